@@ -1,0 +1,66 @@
+"""The command ``headstart``: its verbs, and what becomes of errors.
+
+Verbs are imported when they are used, and PyTorch only when a model is loaded, so that help answers at once. A mistake of the
+user ends in one line on stderr: exit status 1, or 2 if the command line itself is wrong. Ctrl-C ends with 130 and a reader that
+went away (``| head``) with 141, as the shell expects it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from headstart import __version__
+from headstart.errors import HeadstartError
+
+VERBS = {
+    "demo": "Decode a few prompts plain and accelerated, side by side.",
+    "generate": "Answer one prompt.",
+    "chat": "Talk with a model.",
+    "train": "Train heads that guess for a model.",
+    "measure": "Measure proposers against plain decoding.",
+}
+
+_USAGE, _INTERRUPTED, _BROKEN_PIPE = 2, 130, 141
+
+
+def make_app() -> App:
+    """The command with all its verbs."""
+    app = App(
+        name="headstart", help="Several tokens out of each pass of a language model, and the same text.", version=__version__
+    )
+    for verb, text in VERBS.items():
+        app.command(f"headstart.cli.{verb}:{verb}", name=verb, help=text)
+    return app
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (that of the process if none is given); the exit status."""
+    try:
+        make_app()(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _fail(f"{str(error).strip()} See `headstart --help`.", _USAGE)
+    except HeadstartError as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it flushes
+        return _BROKEN_PIPE
+    return 0
+
+
+def main() -> None:
+    """The entry point of the ``headstart`` script."""
+    sys.exit(run())
+
+
+def _fail(message: str, status: int) -> int:
+    sys.stdout.flush()
+    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    return status

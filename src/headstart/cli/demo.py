@@ -1,0 +1,149 @@
+"""``headstart demo``: prompts of different kinds, plain and accelerated, with each step's accepted block visible."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from headstart.cli.options import Engine, JsonFile, ModelName, ProposerName, Proposers, open_model
+from headstart.sampling import Sampling
+
+if TYPE_CHECKING:
+    from headstart.llm import LLM
+    from headstart.measure.lossless import Difference
+
+PROMPTS = {
+    "chat": "Why do leaves change their colour in autumn? Explain it to a curious child.",
+    "code": "Write a Python function that returns the n-th Fibonacci number, with a docstring, and show how to call it.",
+    "summary": (
+        "Summarise this text in two sentences.\n\n"
+        "The first lighthouses were fires on hilltops. Later the fires were moved onto towers, so that ships saw them from "
+        "farther away. The lighthouse of Alexandria, built in the third century before our era, stood for more than a "
+        "thousand years and was one of the tallest buildings of its time. In the nineteenth century a new kind of lens "
+        "gathered the light of a lamp into a beam that could be seen thirty kilometres out at sea. Today ships find their "
+        "way by satellite, and most lighthouses work without keepers, but many are still lit every night."
+    ),
+}
+COLUMNS = ("kind", "tokens", "target steps", "L", "plain tokens/s", "tokens/s", "speedup", "identical")
+_WARM_UP_TOKENS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One prompt, decoded both ways. Times are seconds, the prompt's pass included."""
+
+    kind: str
+    num_tokens: int
+    num_steps: int
+    acceptance_length: float
+    plain_seconds: float
+    plain_tokens: int
+    seconds: float
+    difference: Difference | None
+
+    @property
+    def speedup(self) -> float:
+        """Tokens a second over plain's."""
+        return (self.num_tokens / self.seconds) / (self.plain_tokens / self.plain_seconds)
+
+    def row(self) -> list[str]:
+        """Cells of the table."""
+        return [
+            self.kind,
+            str(self.num_tokens),
+            str(self.num_steps),
+            f"{self.acceptance_length:.2f}",
+            f"{self.plain_tokens / self.plain_seconds:.1f}",
+            f"{self.num_tokens / self.seconds:.1f}",
+            f"{self.speedup:.2f}",
+            "yes" if self.difference is None else f"{self.difference.kind} at token {self.difference.index}",
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        """The row as JSON."""
+        return {
+            "kind": self.kind,
+            "tokens": self.num_tokens,
+            "steps": self.num_steps,
+            "acceptance_length": self.acceptance_length,
+            "plain_tokens_per_second": self.plain_tokens / self.plain_seconds,
+            "tokens_per_second": self.num_tokens / self.seconds,
+            "speedup": self.speedup,
+            "identical": self.difference is None,
+            "difference": self.difference.describe() if self.difference else None,
+        }
+
+
+def demo(
+    model: ModelName = "smollm2",
+    /,
+    *,
+    proposer: ProposerName = None,
+    max_tokens: Annotated[int, Parameter(help="tokens of each answer, at most")] = 100,
+    json: JsonFile = None,
+    engine: Engine = None,
+    proposers: Proposers = None,
+) -> None:
+    """Decode a few prompts plain and accelerated, greedily, and compare."""
+    from headstart.cli.terminal import STDOUT, write_json
+
+    sampling = Sampling(max_tokens=max_tokens)
+    llm = open_model(model, engine, proposer, proposers)
+    plain = llm.with_proposer("none")
+    for either in (plain, llm):
+        either.generate(PROMPTS["chat"], Sampling(max_tokens=min(_WARM_UP_TOKENS, max_tokens)))
+    quiet = json == STDOUT
+    outcomes = [_decode(kind, prompt, plain, llm, sampling, quiet=quiet) for kind, prompt in PROMPTS.items()]
+    if not quiet:
+        _show(llm, outcomes)
+    if json is not None:
+        write_json(json, {"model": model, "proposer": llm.proposer_name, "prompts": [o.describe() for o in outcomes]})
+
+
+def _decode(kind: str, prompt: str, plain: LLM, llm: LLM, sampling: Sampling, *, quiet: bool) -> Outcome:
+    from headstart.cli.terminal import StepWriter, Tally, heading, remark, say, working
+    from headstart.measure.lossless import compare
+
+    if not quiet:
+        heading(f"== {kind}")
+        remark(prompt)
+    with working("plain decoding"):
+        expected = plain.generate(prompt, sampling)
+    writer, tally, tokens, started = StepWriter(show_steps=True), Tally(), list[int](), time.perf_counter()
+    for step in llm.stream(prompt, sampling):
+        tokens.extend(step.tokens)
+        tally.add(step)
+        if not quiet:
+            writer.write(step)
+    seconds = time.perf_counter() - started
+    if not quiet:
+        say("\n")
+    return Outcome(
+        kind,
+        len(tokens),
+        tally.num_steps,
+        tally.acceptance_length,
+        expected.seconds,
+        len(expected.tokens),
+        seconds,
+        compare(llm.target, kind, llm.encode(prompt), expected.tokens, tokens, sampling, seed=0),
+    )
+
+
+def _show(llm: LLM, outcomes: list[Outcome]) -> None:
+    from headstart.cli.terminal import say, table
+
+    table(COLUMNS, [outcome.row() for outcome in outcomes])
+    say()
+    tokens = sum(outcome.num_tokens for outcome in outcomes)
+    passes = sum(outcome.num_steps for outcome in outcomes) + len(outcomes)
+    say(f"100 tokens took {100 * passes / tokens:.0f} evaluations of the model, proposer {llm.proposer_name}; plain takes 100.")
+    kinds = [outcome.difference.kind for outcome in outcomes if outcome.difference]
+    if not kinds:
+        say("identical: yes, every token is the one of plain decoding")
+    else:
+        explained = f"{kinds.count('tie')} explained by a tie within rounding, {kinds.count('fault')} not explained"
+        say(f"identical: {len(outcomes) - len(kinds)} of {len(outcomes)}; {explained}")

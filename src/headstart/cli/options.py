@@ -1,0 +1,132 @@
+"""Flags that follow from dataclasses: every default and every explanation stands once, beside the field.
+
+A field's flag has its name, its type and its default; the help text is the comment behind the field, or stands here where the
+name says it all. ``load`` keeps its own defaults: a flag that is not given is not passed on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+from cyclopts import Parameter
+
+from headstart.errors import RequestError
+from headstart.sampling import Sampling
+
+if TYPE_CHECKING:
+    from headstart.llm import LLM
+
+_COMMENT = re.compile(r"^    (\w+): .*?  # (.+)$", re.MULTILINE)
+
+_SAMPLING_HELP = {
+    "temperature": "0: the likeliest token; above 0: sample",
+    "top_p": "sample from the likeliest tokens that together reach this probability; 1: off",
+    "min_p": "drop tokens less likely than this share of the likeliest one; 0: off",
+    "logit_bias": "ID=VALUE, added to a token's logit (-inf bans it); may be repeated",
+    "min_tokens": "no end before so many tokens",
+    "stop": "end before this text; may be repeated",
+    "stop_token_ids": "end at this token; may be repeated",
+    "ignore_eos": "go on behind the model's own end",
+    "n": "answers to the prompt",
+}
+
+
+def flags_of(
+    source: type, texts: Mapping[str, str], types: Mapping[str, Any] | None = None, *, without: Collection[str] = ()
+) -> type:
+    """A dataclass of flags with the fields of ``source``; ``types`` replaces those that a shell cannot write."""
+    comments = dict(_COMMENT.findall(inspect.getsource(source))) | dict(texts)
+    hints = get_type_hints(source) | dict(types or {})
+    made: list[tuple[str, Any, Any]] = []
+    for entry in (entry for entry in fields(source) if entry.name not in without):
+        default = entry.default if entry.default is not MISSING else ()
+        shown = default is not None and default != () and default is not False
+        text = comments.get(entry.name, "").replace("None:", "not given:")
+        parameter = Parameter(help=text, negative=None if default is True else (), show_default=shown)
+        made.append((entry.name, Annotated[hints[entry.name], parameter], field(default=default)))
+    flags = make_dataclass(f"{source.__name__}Flags", made, frozen=True)
+    flags.__module__ = __name__  # cyclopts takes classes of the standard library's modules for plain values
+    return flags
+
+
+def given(flags: Any) -> dict[str, Any]:
+    """The flags by name."""
+    return {entry.name: getattr(flags, entry.name) for entry in fields(flags)}
+
+
+if TYPE_CHECKING:
+    SamplingFlags = Sampling
+else:
+    SamplingFlags = flags_of(Sampling, _SAMPLING_HELP, {"logit_bias": tuple[str, ...]})
+
+
+def sampling_of(flags: SamplingFlags | None) -> Sampling:
+    """The request that the flags describe."""
+    if flags is None:
+        return Sampling()
+    chosen: dict[str, Any] = given(flags)
+    return Sampling(**chosen | {"logit_bias": dict(map(_bias, chosen["logit_bias"]))})
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, value = text.partition("=")
+    try:
+        return int(token), float(value)
+    except ValueError:
+        raise RequestError(f"--logit-bias is {text!r}; write ID=VALUE, such as 42=-1.5") from None
+
+
+def switch(text: str) -> Parameter:
+    """A flag that is off unless it is given."""
+    return Parameter(help=text, negative=(), show_default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFlags:
+    """How the model is loaded."""
+
+    dtype: Annotated[str | None, Parameter(help="float32 or bfloat16")] = None
+    device: Annotated[str | None, Parameter(help="cpu or cuda")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerFlags:
+    """What the proposers read."""
+
+    heads: Annotated[str | None, Parameter(help="folder of trained heads (medusa)")] = None
+    draft: Annotated[str | None, Parameter(help="a second model, or layers:N for the model's own first ones (draft_model)")] = (
+        None
+    )
+    draft_dtype: Annotated[str | None, Parameter(help="dtype of the second model (draft_model)")] = None
+    growth: Annotated[str | None, Parameter(help="shape of the drafts: dynamic or static (medusa)")] = None
+    allow_other_base: Annotated[bool, switch("take heads that were trained for another base model (medusa)")] = False
+    nodes: Annotated[int | None, Parameter(help="drafted nodes a step, at most")] = None
+
+    def options(self) -> dict[str, Any]:
+        """What was given, nodes apart."""
+        return {name: value for name, value in given(self).items() if value not in (None, False) and name != "nodes"}
+
+
+Engine = Annotated[EngineFlags | None, Parameter(name="*")]
+Proposers = Annotated[ProposerFlags | None, Parameter(name="*")]
+SamplingOptions = Annotated[SamplingFlags | None, Parameter(name="*")]
+ModelName = Annotated[str, Parameter(help="a Hugging Face folder, a GGUF file, a hub id, or smollm2")]
+ProposerName = Annotated[str | None, Parameter(help="auto, none, ngram, medusa or draft_model")]
+JsonFile = Annotated[str | None, Parameter(help="write the results as JSON to a file; - is stdout", allow_leading_hyphen=True)]
+
+
+def open_model(name: str, engine: EngineFlags | None, proposer: str | None, proposers: ProposerFlags | None) -> LLM:
+    """Load a model with what was given on the command line."""
+    from headstart.cli.terminal import working
+    from headstart.llm import load
+
+    options = {key: value for key, value in given(engine or EngineFlags()).items() if value is not None}
+    if proposer is not None:
+        options["proposer"] = proposer
+    chosen = proposers or ProposerFlags()
+    with working(f"loading {name}"):
+        return load(name, num_nodes=chosen.nodes, **options, **chosen.options())

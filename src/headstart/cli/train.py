@@ -1,0 +1,127 @@
+"""``headstart train``: heads that guess for a model, from text that the model writes itself or from yours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from headstart.cli.options import JsonFile, ModelName, flags_of, given, switch
+from headstart.train.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from headstart.train import Event, TrainResult
+
+    TrainFlags = TrainSettings
+else:
+    _TEXTS = {
+        "minutes": "the whole budget, writing the corpus included; 0: no limit",
+        "inner_size": "width of a head's blocks; not given: the model's",
+        "states_dtype": "of the captured states",
+        "batch_rows": "positions in one step",
+        "evaluation_rows": "positions of one such measurement, at most",
+        "checkpoint_minutes": "between two checkpoints",
+        "online": "recompute hidden states for each batch (no disk) instead of capturing them once",
+        "max_bad_batches": "batches with NaN in a row, before training stops",
+        "num_heads": "heads, each for one position farther ahead",
+        "num_blocks": "residual blocks of a head",
+        "sees_root": "let heads read the root's embedding; without it: the published form",
+        "learning_rate": "of the optimiser, after its warm-up",
+        "weight_decay": "of the optimiser",
+        "betas": "of the optimiser, two numbers",
+        "seed": "of the corpus, the heads and the order",
+    }
+    TrainFlags = flags_of(TrainSettings, _TEXTS)
+
+TrainOptions = Annotated[TrainFlags | None, Parameter(name="*")]
+_SILENCE = 60.0  # seconds between two lines where no bar can be drawn
+
+
+def train(
+    model: ModelName,
+    /,
+    *,
+    out: Annotated[str, Parameter(help="folder for the heads; what can be thrown away afterwards lies beside it")],
+    heads: Annotated[str | None, Parameter(help="kind of heads: medusa")] = None,
+    data: Annotated[str | None, Parameter(help="JSON Lines of chats or texts; without it the model writes its own")] = None,
+    corpus: Annotated[str | None, Parameter(help="folder of a corpus that the model wrote or goes on writing")] = None,
+    init: Annotated[str | None, Parameter(help="folder of heads to start from")] = None,
+    no_resume: Annotated[bool, switch("begin anew where a run was stopped")] = False,
+    json: JsonFile = None,
+    settings: TrainOptions = None,
+) -> None:
+    """Train heads for a model, which stays as it is; a run that was stopped goes on."""
+    from headstart.cli.terminal import STDOUT, progress, write_json
+
+    chosen = TrainSettings(**given(settings)) if settings else TrainSettings()
+    options: dict[str, Any] = {"heads": heads} if heads else {}
+    from headstart.train import train as run
+
+    with progress("training") as update:
+        result = run(
+            model,
+            out=out,
+            data=data,
+            corpus=corpus,
+            init=init,
+            resume=not no_resume,
+            settings=chosen,
+            report=_reporter(update),
+            **options,
+        )
+    if json != STDOUT:
+        _show(result)
+    if json is not None:
+        write_json(json, describe(result))
+
+
+def _reporter(update: Callable[[float, float, str], None]) -> Callable[[Event], None]:
+    """Draw events as a bar; where that cannot be, write messages and now and then the state."""
+    from headstart.cli.terminal import can_draw, remark
+
+    last = 0.0
+
+    def report(event: Event) -> None:
+        nonlocal last
+        if event.total:
+            update(event.done, event.total, f"{event.stage}, {event.message}")
+        if not event.total:
+            remark(f"{event.stage}: {event.message}")
+        elif not can_draw() and time.monotonic() - last >= _SILENCE:
+            last = time.monotonic()
+            remark(f"{event.stage}: {event.done} of {event.total}, {event.message}")
+
+    return report
+
+
+def _show(result: TrainResult) -> None:
+    from headstart.cli.terminal import say, table
+
+    rows = []
+    for name, measured in (("before", result.before), ("after", result.after)):
+        shares = [f"{share:.3f}" for share in measured.by_position]
+        rows.append([name, *shares, *(f"{length:.2f}" for length in measured.predicted_length.values())])
+    positions = [f"position {i}" for i, _ in enumerate(result.after.by_position, start=1)]
+    table(["acceptance", *positions, *(f"L, {n} rows" for n in result.after.predicted_length)], rows)
+    say(
+        f"{result.path}: {result.num_documents} documents, {result.num_corpus_tokens} supervised tokens "
+        f"({result.supervised_share:.0%} of all), best at step {result.progress.best_step} of {result.progress.step}, "
+        f"{result.progress.num_skipped} batches skipped, {result.seconds / 60:.1f} minutes"
+    )
+
+
+def describe(result: TrainResult) -> dict[str, Any]:
+    """The result as JSON."""
+    return {
+        "heads": result.path.name,
+        "before": asdict(result.before),
+        "after": asdict(result.after),
+        "documents": result.num_documents,
+        "corpus_tokens": result.num_corpus_tokens,
+        "supervised_share": result.supervised_share,
+        "progress": asdict(result.progress),
+        "seconds": result.seconds,
+    }

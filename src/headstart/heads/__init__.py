@@ -1,0 +1,1 @@
+"""Trained guessers: their mathematics, and the folder they are saved in."""

@@ -1,0 +1,330 @@
+"""Text in, text out: a target, its tokenizer and a proposer behind three verbs, ``generate``, ``generate_many`` and ``stream``.
+
+What lives here is text: the chat template, incremental detokenising, stop strings. A stop string ends a sequence at the token
+that completes it, wherever that token stands in an accepted block; the text ends before the stop string, and streamed text is
+held back while it may still become one. Only generated text is searched, never the prompt, and not before ``min_tokens``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from headstart.decode import Decoder, FinishReason, Generation, StepResult, Timings
+from headstart.errors import RequestError
+from headstart.proposers.base import Proposer
+from headstart.proposers.choose import Guesser, choose_proposer
+from headstart.sampling import Sampling, sampling_names
+from headstart.stats import Stats
+from headstart.target.base import ChosenLogprob, Target
+from headstart.tokenizer import Detokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from headstart.heads.medusa import MedusaHeads
+
+Prompt = str | Sequence[Mapping[str, Any]]
+"""A user's turn (plain text where the model has no chat template), or a conversation of role and content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step, or the prompt's pass, added to one answer. ``text`` may be empty while characters or stops are open."""
+
+    text: str
+    tokens: tuple[int, ...]
+    num_drafted: int
+    num_accepted: int
+    index: int = 0  # which of the n answers
+    logprobs: tuple[ChosenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished answer. ``tokens`` include the stop token that ended it, ``text`` does not."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: str | int | None  # the stop string or stop token
+    seed: int
+    num_prompt: int
+    logprobs: tuple[ChosenLogprob, ...]
+    stats: Stats
+    seconds: float  # from joining to leaving
+    timings: Timings  # of the whole loop that it ran in
+    others: tuple[Answer, ...] = ()  # the second to n-th answer
+
+    @property
+    def choices(self) -> tuple[Answer, ...]:
+        """All n answers, this one first."""
+        return (self, *self.others)
+
+
+class TextWatcher:
+    """Text of one sequence as it grows; finds the stop string that is completed first."""
+
+    def __init__(self, detokenizer: Detokenizer, sampling: Sampling, silent: frozenset[int]) -> None:
+        """``silent`` tokens end the sequence and add no text."""
+        self._detokenizer, self._silent = detokenizer, silent
+        self._stops, self._min_tokens = sampling.stop, sampling.min_tokens
+        self._num_tokens = self._num_taken = self._num_settled = 0
+        self.text = ""
+
+    def feed(self, token: int) -> str | None:
+        """Add a token; the stop string that it completed, if any."""
+        self._num_tokens += 1
+        if token in self._silent:
+            return None
+        before = len(self.text)
+        self.text += self._detokenizer.feed(token)
+        if self._num_tokens <= self._min_tokens:
+            self._num_settled = len(self.text)
+            return None
+        return self._cut_at_stop(before)
+
+    def take(self, *, final: bool = False) -> str:
+        """Text that is new since the last call and cannot be taken back; all of it at the end."""
+        end = len(self.text) if final else len(self.text) - self._num_open()
+        new = self.text[self._num_taken : end]
+        self._num_taken = max(end, self._num_taken)
+        return new
+
+    def finish(self) -> None:
+        """No token follows: flush what the detokenizer still holds."""
+        self.text += self._detokenizer.finish()
+
+    def _cut_at_stop(self, before: int) -> str | None:
+        found: list[tuple[int, int, str]] = []  # (end, start, stop): the one completed first, then the longest
+        for stop in self._stops:
+            first_end = max(before, self._num_settled) + 1  # the stop's last character is new
+            start = self.text.find(stop, max(first_end - len(stop), 0))
+            if start >= 0:
+                found.append((start + len(stop), start, stop))
+        if not found:
+            return None
+        _, start, stop = min(found)
+        self.text = self.text[:start]
+        return stop
+
+    def _num_open(self) -> int:
+        """Characters at the end that may be the beginning of a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        for size in range(min(longest, len(self.text)), 0, -1):
+            tail = self.text[-size:]
+            if any(stop.startswith(tail) for stop in self._stops):
+                return size
+        return 0
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One answer in the making."""
+
+    generation: Generation
+    watcher: TextWatcher
+    index: int
+    started: float
+    ended: float = field(default=0.0)
+
+
+class LLM:
+    """A target, its tokenizer and whatever guesses for it."""
+
+    def __init__(
+        self,
+        target: Target,
+        tokenizer: Tokenizer,
+        guesser: Guesser,
+        *,
+        source: Mapping[str, Any] | None = None,
+        num_nodes: int | None = None,
+    ) -> None:
+        """``num_nodes``: drafted nodes a step; None takes the proposer's own default."""
+        if num_nodes is not None and num_nodes < 0:
+            raise RequestError(f"num_nodes is {num_nodes}; it must be 0 or more")
+        self.target, self.tokenizer, self.source = target, tokenizer, dict(source or {})
+        self._guesser = guesser
+        self.num_nodes = guesser.num_nodes if num_nodes is None else num_nodes
+
+    @property
+    def proposer(self) -> Proposer | None:
+        """Whatever guesses; None in plain decoding."""
+        return self._guesser.proposer
+
+    @property
+    def proposer_name(self) -> str:
+        """Name of the proposer; "none" in plain decoding."""
+        return self._guesser.name
+
+    @property
+    def heads(self) -> MedusaHeads | None:
+        """The heads in use, if the proposer has any."""
+        return self._guesser.heads
+
+    def with_proposer(self, name: str, *, num_nodes: int | None = None, **options: Any) -> LLM:
+        """The same target with another guesser; options as in :func:`load`."""
+        guesser = choose_proposer(name, self.target, self.tokenizer, **options)
+        return LLM(self.target, self.tokenizer, guesser, source=self.source, num_nodes=num_nodes)
+
+    def encode(self, prompt: Prompt, *, chat: bool | None = None) -> list[int]:
+        """Token ids of a prompt. ``chat``: through the chat template; None: if the model has one."""
+        if not isinstance(prompt, str):
+            if chat is False:
+                raise RequestError("a conversation needs the chat template; give plain text, or leave chat on")
+            return self.tokenizer.encode_chat(prompt)
+        if self.tokenizer.has_chat_template if chat is None else chat:
+            return self.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+        return self.tokenizer.encode(prompt)
+
+    def generate(self, prompt: Prompt, sampling: Sampling | None = None, *, chat: bool | None = None, **fields: Any) -> Answer:
+        """One answer (n of them behind ``Answer.choices``); sampling fields may be given by name."""
+        return self.generate_many([prompt], sampling, chat=chat, **fields)[0]
+
+    def generate_many(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling | None = None,
+        *,
+        batch: int = 1,
+        chat: bool | None = None,
+        **fields: Any,
+    ) -> list[Answer]:
+        """Answers in the order of the prompts, with at most ``batch`` prompts in flight."""
+        if batch < 1:
+            raise RequestError(f"batch is {batch}; it must be 1 or more")
+        settings = sampling_from(sampling, fields)
+        encoded = [self.encode(prompt, chat=chat) for prompt in prompts]
+        return self.generate_encoded(encoded, settings, batch=batch)
+
+    def generate_encoded(self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, batch: int = 1) -> list[Answer]:
+        """As :meth:`generate_many`, from token ids."""
+        decoder = self._decoder()
+        waiting = list(enumerate(prompts))[::-1]
+        jobs: dict[int, list[_Job]] = {}
+        try:
+            while waiting or decoder.num_running:
+                while waiting and sum(any(not j.generation.finished for j in js) for js in jobs.values()) < batch:
+                    number, prompt = waiting.pop()
+                    jobs[number] = self._join(decoder, prompt, sampling)
+                by_key = {job.generation.key: job for js in jobs.values() for job in js}
+                for result in decoder.step():
+                    if result.generation.finished:
+                        by_key[result.generation.key].ended = time.perf_counter()
+        finally:
+            decoder.close()
+        return [_answer(jobs[number], decoder.timings) for number in range(len(prompts))]
+
+    def stream(
+        self, prompt: Prompt, sampling: Sampling | None = None, *, chat: bool | None = None, **fields: Any
+    ) -> Iterator[Step]:
+        """Steps as they are committed; closing the iterator cancels. The steps' texts join to the answer's text."""
+        settings = sampling_from(sampling, fields)
+        encoded = self.encode(prompt, chat=chat)
+        decoder = self._decoder()
+        jobs = {job.generation.key: job for job in self._join(decoder, encoded, settings)}  # errors come before iteration
+
+        def steps() -> Iterator[Step]:
+            try:
+                for job in jobs.values():
+                    if job.generation.finished:  # max_tokens is 0
+                        yield Step("", (), 0, 0, job.index, (), job.generation.finish_reason)
+                while decoder.num_running:
+                    for result in decoder.step():
+                        yield _step(jobs[result.generation.key], result)
+            finally:
+                decoder.close()
+
+        return steps()
+
+    def _decoder(self) -> Decoder:
+        return Decoder(self.target, self.proposer, num_nodes=self.num_nodes)
+
+    def _join(self, decoder: Decoder, prompt: Sequence[int], sampling: Sampling) -> list[_Job]:
+        silent = frozenset(sampling.stop_token_ids) | self.target.end_tokens
+        if sampling.ignore_eos:
+            silent = frozenset(sampling.stop_token_ids)
+        watchers = [TextWatcher(Detokenizer(self.tokenizer), sampling, silent) for _ in range(sampling.n)]
+        now = time.perf_counter()
+        generations = decoder.add(prompt, sampling, watchers=watchers)
+        return [_Job(g, w, i, now, now) for i, (g, w) in enumerate(zip(generations, watchers, strict=True))]
+
+
+def load(
+    name: str,
+    *,
+    proposer: str = "auto",
+    heads: str | None = None,
+    draft: str | None = None,
+    draft_dtype: str | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    num_nodes: int | None = None,
+    growth: str | None = None,
+    allow_other_base: bool = False,
+) -> LLM:
+    """A model ready to decode: a Hugging Face folder, a GGUF file, a hub id or a bundled name (``smollm2``).
+
+    ``proposer``: "none", "ngram", "draft_model" (with ``draft``), "medusa" (with ``heads``, or heads found by the model's
+    fingerprint), or "auto": heads if some are found, else prompt lookup.
+    """
+    from headstart.target.loading import load_model
+
+    loaded = load_model(name, dtype=dtype, device=device)
+    guesser = choose_proposer(
+        proposer,
+        loaded.target,
+        loaded.tokenizer,
+        heads=heads,
+        draft=draft,
+        draft_dtype=draft_dtype,
+        growth=growth,
+        allow_other_base=allow_other_base,
+    )
+    return LLM(loaded.target, loaded.tokenizer, guesser, source=loaded.source, num_nodes=num_nodes)
+
+
+def sampling_from(sampling: Sampling | None, fields: Mapping[str, Any]) -> Sampling:
+    """The sampling of a request: one object, or fields by name; an unknown field is refused with the nearest known one."""
+    for name in fields:
+        if name not in sampling_names():
+            near = difflib.get_close_matches(name, sampling_names(), n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sampling_names())}"
+            raise RequestError(f"unknown option {name}{hint}")
+    return replace(sampling, **fields) if sampling else Sampling(**fields)
+
+
+def _step(job: _Job, result: StepResult) -> Step:
+    finished = job.generation.finished
+    if finished and not isinstance(job.generation.stop_reason, str):
+        job.watcher.finish()
+    text = job.watcher.take(final=finished)
+    return Step(
+        text, result.tokens, result.num_drafted, result.num_accepted, job.index, result.logprobs, job.generation.finish_reason
+    )
+
+
+def _answer(jobs: Sequence[_Job], timings: Timings) -> Answer:
+    answers = []
+    for job in jobs:
+        generation = job.generation
+        if not isinstance(generation.stop_reason, str):
+            job.watcher.finish()
+        answers.append(
+            Answer(
+                job.watcher.text,
+                tuple(generation.tokens),
+                generation.finish_reason or "cancelled",
+                generation.stop_reason,
+                generation.seed,
+                len(generation.prompt),
+                tuple(generation.logprobs),
+                generation.stats,
+                job.ended - job.started,
+                timings,
+            )
+        )
+    return replace(answers[0], others=tuple(answers[1:]))

@@ -1,0 +1,127 @@
+"""What is measured side by side: plain decoding, the proposers, and transformers' own ``generate`` as a reference.
+
+A configuration turns a batch of prompts (token ids) into outputs and says how long that took. All of them share one target, so
+weights, dtype and threads are the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headstart.decode import Timings
+from headstart.errors import RequestError
+from headstart.llm import LLM
+from headstart.measure.settings import PLAIN, TRANSFORMERS
+from headstart.sampling import Sampling
+from headstart.stats import Stats
+from headstart.target.base import Target
+
+Prompts = Sequence[Sequence[int]]
+
+_OPTION_USERS = {
+    "heads": "medusa",
+    "growth": "medusa",
+    "allow_other_base": "medusa",
+    "draft": "draft_model",
+    "draft_dtype": "draft_model",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One prompt's answer; ``tokens`` are ids."""
+
+    tokens: tuple[int, ...]
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """What a configuration made of one batch."""
+
+    outputs: tuple[Output, ...]
+    seconds: float
+    timings: Timings = field(default_factory=Timings)
+
+
+class Configuration(Protocol):
+    """One way of decoding."""
+
+    name: str
+    num_nodes: int
+    is_comparable: bool  # whether its tokens must be plain's
+
+    def run(self, prompts: Prompts, sampling: Sampling) -> BatchRun:
+        """Answer a batch, all of it in flight at once."""
+
+
+class Proposing:
+    """Headstart's loop with one proposer."""
+
+    is_comparable = True
+
+    def __init__(self, name: str, llm: LLM) -> None:
+        self.name, self._llm, self.num_nodes = name, llm, llm.num_nodes
+
+    def run(self, prompts: Prompts, sampling: Sampling) -> BatchRun:
+        """One call of the loop."""
+        started = time.perf_counter()
+        answers = self._llm.generate_encoded(prompts, sampling, batch=len(prompts))
+        seconds = time.perf_counter() - started
+        return BatchRun(tuple(Output(a.tokens, a.stats) for a in answers), seconds, answers[0].timings)
+
+
+class Reference:
+    """transformers' ``generate`` on the same model object. With temperature its noise is its own, so only speed compares."""
+
+    name = TRANSFORMERS
+    num_nodes = 0
+
+    def __init__(self, target: Target, sampling: Sampling) -> None:
+        from headstart.target.hf_reference import ReferenceDecoder
+
+        self._decoder = ReferenceDecoder(target, sampling)
+        self.is_comparable = sampling.temperature == 0
+
+    def run(self, prompts: Prompts, sampling: Sampling) -> BatchRun:
+        """One call of ``generate``."""
+        started = time.perf_counter()
+        answers = self._decoder.generate(prompts)
+        seconds = time.perf_counter() - started
+        return BatchRun(tuple(Output(tuple(tokens), _plain_stats(len(tokens))) for tokens in answers), seconds)
+
+
+def configure(
+    llm: LLM, proposers: Sequence[str], sampling: Sampling, *, num_nodes: int | None, options: Mapping[str, Any]
+) -> list[Configuration]:
+    """The configurations by name; ``options`` go to the proposers that read them, and are refused if none does."""
+    given = {name: value for name, value in options.items() if value not in (None, False)}
+    for name in given:
+        user = _OPTION_USERS.get(name)
+        if user is None:
+            raise RequestError(f"unknown option {name}; known are {', '.join(_OPTION_USERS)}")
+        if user not in proposers:
+            raise RequestError(f"option {name} has no effect without proposer {user}; add it to the proposers")
+    return [_configuration(llm, name, sampling, num_nodes, given) for name in proposers]
+
+
+def _configuration(llm: LLM, name: str, sampling: Sampling, num_nodes: int | None, options: Mapping[str, Any]) -> Configuration:
+    if name == TRANSFORMERS:
+        return Reference(llm.target, sampling)
+    if name == PLAIN:
+        return Proposing(name, llm.with_proposer("none"))
+    own = {option: value for option, value in options.items() if _OPTION_USERS[option] == name}
+    if name == llm.proposer_name and not own and num_nodes is None:
+        return Proposing(name, llm)
+    return Proposing(name, llm.with_proposer(name, num_nodes=num_nodes, **own))
+
+
+def _plain_stats(num_tokens: int) -> Stats:
+    """Counters of plain decoding: the prompt's pass gives one token, each step one more."""
+    stats = Stats(num_prompt_passes=1)
+    for _ in range(num_tokens - 1):
+        stats.record(num_drafted=0, depth=0, num_accepted=0, num_emitted=1)
+    return stats

@@ -1,0 +1,1 @@
+"""Whatever guesses: one protocol (``base``), one file a method."""

@@ -1,0 +1,57 @@
+"""The proposer seam: whatever guesses.
+
+Before each step the loop asks for one tree a sequence; after it, ``observe`` tells what was committed. Nothing a proposer does
+can change the text, only the number of steps. A proposer that has nothing to say returns the root alone.
+
+A proposer keeps what it holds per sequence under ``Sequence.key`` and drops it in ``forget``. One with a cache of its own keeps
+it in step with ``Sequence.tokens``, which only ever grow, also when it was not asked for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+from typing import Protocol
+
+from headstart.accept import Row
+from headstart.sampling import Sampler
+from headstart.target.base import Scored
+from headstart.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """What a proposer sees of a sequence in flight."""
+
+    key: int  # never reused
+    tokens: ListOf[int]  # prompt and committed tokens; the last one is the root
+    num_prompt: int
+    sampler: Sampler  # its noise may be shared (coupling); it must not be changed
+    max_nodes: int  # drafted nodes that the loop can use now
+    max_depth: int  # deeper nodes could not be committed any more (max_tokens, context limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a step, or a prompt's pass, committed."""
+
+    key: int
+    tree: Tree  # as verified; a prompt's pass has the prompt's last chunk
+    tokens: tuple[int, ...]  # committed, the bonus token (the next root) included
+    scored: Scored
+    row: Row  # the row that gave the last token: its hidden state saw everything before the next root
+
+
+class Proposer(Protocol):
+    """Whatever guesses."""
+
+    name: str
+
+    def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
+        """One tree a sequence, rooted in its last token, with at most ``max_nodes`` nodes."""
+
+    def observe(self, observations: ListOf[Observation]) -> None:
+        """The sequences that are still in flight after a step, and what it committed."""
+
+    def forget(self, key: int) -> None:
+        """The sequence left."""

@@ -1,0 +1,1 @@
+"""Engines that verify drafts: one protocol (``base``), and PyTorch behind it (``hf``)."""

@@ -1,0 +1,110 @@
+"""The target seam: what an engine must offer to be decoded with.
+
+A target holds *slots*, one sequence's cache each. One ``forward`` takes any mixture of prompts, plain steps and drafts for many
+slots, since all of them are trees (``tree.py``): row r of a tree stands at position ``length(slot) + depth(r)`` and attends to
+the slot's committed rows and to its own ancestors. Rows of different slots never see each other. ``keep`` commits one path of
+the last forward and forgets every other row of it, so a rejected draft leaves no trace.
+
+``Scored`` stays where the engine computed it and answers questions about single rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NewType, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.accept import Row
+from headstart.sampling import Sampler
+from headstart.tree import Path, Tree
+
+Slot = NewType("Slot", int)
+
+Hidden = Any
+"""Hidden states in the engine's own array type; only the engine's own ``Operations`` look inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Rows for one slot. Rows before ``first_scored`` are only cached (a prompt's rows, but for its last one)."""
+
+    slot: Slot
+    tree: Tree
+    first_scored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenLogprob:
+    """Log-probability of the chosen token and of the k likeliest, of the raw distribution (before any processing)."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # (token, logprob), likeliest first
+
+
+class Scored(Protocol):
+    """A forward's results. Rows are (entry of the batch, row of its tree); rows before ``first_scored`` may not be asked."""
+
+    def pick(self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]) -> list[int]:
+        """The plain sampler's token of each row, as ``Sampler.pick`` defines it."""
+
+    def logits(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        """Raw logits [rows, V]."""
+
+    def logprobs(self, rows: Sequence[Row], tokens: Sequence[int], num_top: int) -> list[ChosenLogprob]:
+        """Raw log-probability of one token a row, and the row's ``num_top`` likeliest."""
+
+    def hidden(self, rows: Sequence[Row]) -> Hidden:
+        """Last hidden states [rows, D] (what the output matrix reads), detached from the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseWeights:
+    """The base model's matrices that heads may read, in the engine's own array type."""
+
+    embedding: Any  # [V, D]
+    output: Any  # [V, D]; the same object when tied
+
+
+class Target(Protocol):
+    """A model that verifies drafts."""
+
+    name: str  # as the user wrote it
+    engine: str  # "hf", "native"
+    dtype: str  # "float32", "bfloat16"
+    vocab_size: int  # ids that may be sampled; padding rows of the output matrix are not counted
+    hidden_size: int
+    context_limit: int  # positions 0..context_limit - 1 exist
+    end_tokens: frozenset[int]
+    fingerprint: str  # of the weights; equal for the same model in another file format or dtype
+
+    def open(self) -> Slot:
+        """A slot with an empty cache."""
+
+    def length(self, slot: Slot) -> int:
+        """Committed rows of a slot."""
+
+    def forward(self, batch: Sequence[Feed]) -> Scored:
+        """Score all rows. Each slot stands at most once in a batch, and ``keep`` follows before its next forward."""
+
+    def keep(self, slot: Slot, path: Path) -> None:
+        """Commit these rows of the slot's last forward, a path from row 0 on; forget its others. Empty: forget all."""
+
+    def fork(self, slot: Slot) -> Slot:
+        """A new slot with the same committed rows."""
+
+    def close(self, slot: Slot) -> None:
+        """Free a slot."""
+
+    def base_weights(self) -> BaseWeights:
+        """The embedding and the output matrix, for heads."""
+
+    @property
+    def operations(self) -> Any:
+        """The engine's ``heads.base.Operations``."""
+
+    def cache_bytes(self) -> int:
+        """Bytes that the caches of all open slots hold."""

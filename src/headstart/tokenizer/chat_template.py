@@ -1,0 +1,87 @@
+"""Chat templates: messages to prompt text, in the dialect of Jinja that model folders and GGUF files carry.
+
+A template comes with the model, so it is a stranger's program: it runs in Jinja's immutable sandbox. The dialect is Jinja with
+``trim_blocks`` and ``lstrip_blocks``, ``break`` and ``continue`` in loops, ``raise_exception``, ``strftime_now``, a ``tojson``
+that leaves non-ASCII text alone, and ``{% generation %}`` blocks (they mark the assistant's span for training; here they are
+plain text).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+from jinja2 import nodes
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from headstart.errors import ModelError, RequestError
+
+Message = Mapping[str, Any]
+"""One turn: ``role``, ``content`` (text, or what the template takes), and anything else that the template reads."""
+
+
+class _GenerationBlock(jinja2.ext.Extension):
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own way to declare it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+class ChatTemplate:
+    """A compiled chat template. ``variables`` are the special tokens it may name (``bos_token``, ``eos_token``, ...)."""
+
+    def __init__(self, source: str, variables: Mapping[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _GenerationBlock]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        self.source = source
+        self.variables = dict(variables)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ModelError(f"The model's chat template does not compile: line {error.lineno}: {error.message}") from error
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool, extra: Mapping[str, Any]) -> str:
+        """The prompt's text. ``extra`` is passed on (``tools``, ``enable_thinking``, ...)."""
+        check_messages(messages)
+        values = {**self.variables, "tools": None, "documents": None, **extra}
+        values |= {"messages": [dict(message) for message in messages], "add_generation_prompt": add_generation_prompt}
+        try:
+            return self._template.render(values)
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            reason = " ".join(str(error).split())
+            raise RequestError(f"The model's chat template refuses these messages: {reason}") from error
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Refuse what no template can render: no messages, or one without a role or content."""
+    if isinstance(messages, (str, Mapping)) or not messages:
+        raise RequestError("messages must be a non-empty list of {role, content}")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise RequestError(f"Message {index} must be an object with role and content, not {type(message).__name__}")
+        if not isinstance(message.get("role"), str) or not message["role"]:
+            raise RequestError(f"Message {index} has no role")
+        if not isinstance(message.get("content"), (str, list)) and not message.get("tool_calls"):
+            raise RequestError(f"Message {index} ({message['role']}) has no content")

@@ -1,0 +1,146 @@
+"""The loss of parallel heads, a few rows at a time.
+
+Head k = 1..K at a row with root x reads the row's hidden state and predicts the token k places behind the root. The published
+loss (Medusa-1, Cai et al. 2024, equation 1) is cross-entropy with the text's token, weighted 0.8^k. The target may be mixed
+with the base's own distribution at that place, ``soft_weight`` of it: the base has seen the tokens in between and knows what
+else could have come, which says far more than one sampled token (distillation, Hinton et al. 2015).
+
+Both run over the draft vocabulary alone, or over a random part of it. Places whose token lies outside the draft vocabulary
+teach nothing and are left out; acceptance counts them as misses.
+
+Logits exist for ``chunk_rows`` rows at a time: each chunk's gradient is taken at once, and the sum is that of the whole batch.
+
+Letters: n rows, c rows of a chunk, K heads, V' draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headstart.heads.medusa import MedusaConfig, medusa_logits
+from headstart.target.torch_operations import TorchOperations
+from headstart.train.capture import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenBase:
+    """What of the base model training reads."""
+
+    embedding: Tensor  # [V, D]
+    output: Tensor  # [V', D]: the output rows of the draft vocabulary
+    places: Tensor  # [V]: place of a token in the draft vocabulary, -1 outside
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """How heads are judged while they learn."""
+
+    config: MedusaConfig
+    base: FrozenBase
+    head_decay: float
+    soft_weight: float
+    vocab_sample: int
+    chunk_rows: int
+    compute_dtype: torch.dtype
+
+    def num_targets(self, batch: Batch) -> list[int]:
+        """Rows of the batch that each head can learn from."""
+        return [int((places >= 0).sum()) for places in self._targets(batch)]
+
+    def backward(self, tensors: Mapping[str, Tensor], batch: Batch, generator: torch.Generator) -> float:
+        """Add the gradient of the batch's loss to ``tensors`` and return the loss (0 if there is nothing to learn from)."""
+        targets = self._targets(batch)
+        counts = [int((places >= 0).sum()) for places in targets]
+        base_rows, targets = self._sampled(targets, generator)
+        outputs = self._outputs(tensors, base_rows)
+        total = 0.0
+        for start in range(0, batch.num_rows, self.chunk_rows):
+            rows = slice(start, min(start + self.chunk_rows, batch.num_rows))
+            if not any(bool((places[rows] >= 0).any()) for places in targets):
+                continue
+            loss = self._chunk(tensors, batch, rows, targets, counts, base_rows, outputs)
+            loss.backward(retain_graph=base_rows is not None and self.config.output != "base")  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        return total
+
+    def _targets(self, batch: Batch) -> list[Tensor]:
+        """For each head [n]: the place of the token it should guess, -1 where there is none."""
+        targets = []
+        places = self.base.places[batch.roots]
+        for depth in range(1, self.config.num_heads + 1):
+            shifted = torch.full_like(places, -1)
+            shifted[: max(batch.num_rows - depth, 0)] = places[depth:]
+            targets.append(torch.where(batch.remaining > depth, shifted, -1))
+        return targets
+
+    def _sampled(self, targets: list[Tensor], generator: torch.Generator) -> tuple[Tensor | None, list[Tensor]]:
+        """Rows of the draft vocabulary for this batch (None: all), and the targets as places among them."""
+        size = len(self.base.output)
+        if not 0 < self.vocab_sample < size:
+            return None, targets
+        wanted = torch.cat([places[places >= 0] for places in targets])
+        chosen = torch.randperm(size, generator=generator)[: self.vocab_sample].to(wanted.device)
+        rows = torch.unique(torch.cat([wanted, chosen]))
+        index = torch.full((size,), -1, dtype=torch.long, device=rows.device)
+        index[rows] = torch.arange(len(rows), device=rows.device)
+        return rows, [torch.where(places >= 0, index[places.clamp_min(0)], -1) for places in targets]
+
+    def _outputs(self, tensors: Mapping[str, Tensor], rows: Tensor | None) -> list[Tensor]:
+        names = self.config.output_names()
+        matrices = [tensors[name] for name in names] if names else [self.base.output]
+        return matrices if rows is None else [matrix[rows] for matrix in matrices]
+
+    def _chunk(
+        self,
+        tensors: Mapping[str, Tensor],
+        batch: Batch,
+        rows: slice,
+        targets: list[Tensor],
+        counts: list[int],
+        base_rows: Tensor | None,
+        outputs: list[Tensor],
+    ) -> Tensor:
+        """The share of these rows in the batch's loss."""
+        dtype, device = self.compute_dtype, batch.hidden.device
+        base_output = self.base.output if base_rows is None else self.base.output[base_rows]
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            logits = guessed(self.config, self.base.embedding, tensors, batch, rows, outputs)
+            ahead = batch.hidden[rows.start : rows.stop + self.config.num_heads].to(base_output.dtype)
+            with torch.no_grad():
+                soft = functional.linear(ahead, base_output) if self.soft_weight > 0 else None
+        soft = None if soft is None else soft.float().softmax(-1)  # [c + K, V']
+        loss = batch.hidden.new_zeros((), dtype=torch.float32)
+        for depth, (scores, places, count) in enumerate(zip(logits, targets, counts, strict=True), start=1):
+            known = (places[rows] >= 0).nonzero()[:, 0]
+            if not len(known):
+                continue
+            hard = places[rows][known]
+            goal = hard if soft is None else self._mixed(soft[known + depth], hard)
+            part = functional.cross_entropy(scores[known].float(), goal, reduction="sum")
+            loss = loss + self.head_decay**depth / count * part
+        return loss
+
+    def _mixed(self, soft: Tensor, hard: Tensor) -> Tensor:
+        goal = soft.mul_(self.soft_weight)
+        return goal.scatter_add_(1, hard[:, None], goal.new_full((len(hard), 1), 1 - self.soft_weight))
+
+
+def guessed(
+    config: MedusaConfig,
+    embedding: Tensor,
+    tensors: Mapping[str, Tensor],
+    batch: Batch,
+    rows: slice,
+    outputs: list[Tensor],
+) -> list[Tensor]:
+    """Logits [c, V'] of each head for some rows of a batch."""
+    hidden = batch.hidden[rows].float()
+    roots = embedding[batch.roots[rows]].float() if config.sees_root else None
+    ops = TorchOperations(torch.float32, hidden.device)
+    logits: list[Tensor] = medusa_logits(ops, config, tensors, hidden, roots, outputs)
+    return logits

@@ -1,0 +1,339 @@
+"""Training heads from one command: corpus, captured states, the loop, the saved folder.
+
+    heads/              the best heads so far (config.json, model.safetensors) and training.json, the record of the run
+    heads.work/         what can be thrown away afterwards: corpus/, states/, checkpoint.safetensors
+
+``minutes`` bounds all of it: at most ``corpus_share`` of them go into writing, capturing ends at ``capture_share``, and
+training gets the rest. A run that was stopped goes on from its checkpoint, over the documents that it had begun with.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from headstart.errors import DataError, RequestError, TrainingError
+from headstart.heads.base import Acceptance, HeadsCard, load_heads, save_heads
+from headstart.heads.medusa import MedusaConfig, MedusaHeads, initial_tensors
+from headstart.llm import LLM
+from headstart.target.loading import Loaded
+from headstart.train.acceptance import acceptance, measure_acceptance, measuring_documents
+from headstart.train.base import Base
+from headstart.train.capture import Online, StateFiles, States, capture, estimated_bytes
+from headstart.train.checkpoint import Progress, read_about
+from headstart.train.corpus import Corpus, Document, fingerprint_of, write_json
+from headstart.train.data import read_jsonl, require_supervised
+from headstart.train.losses import FrozenBase, Objective
+from headstart.train.settings import TrainSettings
+from headstart.train.trainer import Tensors, Trainer
+from headstart.train.vocabulary import choose_draft_vocab
+from headstart.train.writer import Writer, fill
+
+Stage = Literal["write", "capture", "train"]
+_MAY_DIFFER = (
+    "minutes",
+    "checkpoint_minutes",
+    "corpus_tokens",
+    "corpus_share",
+    "capture_share",
+    "writer_batch",
+    "answer_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a run tells while it goes on. ``total`` is what the stage comes to at most, or 0 for a mere message."""
+
+    stage: Stage
+    message: str
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What a run gave."""
+
+    path: Path
+    before: Acceptance
+    after: Acceptance  # of the heads that were kept
+    num_documents: int
+    num_corpus_tokens: int  # supervised
+    supervised_share: float
+    progress: Progress  # steps, tokens seen, skipped batches, the curve
+    seconds: float
+
+
+Report = Callable[[Event], None]
+
+
+def _silent(event: Event) -> None:
+    """Nobody listens."""
+
+
+def train(
+    model: str | Loaded | LLM,
+    heads: str = "medusa",
+    out: str | Path = "heads",
+    *,
+    data: str | Path | None = None,
+    corpus: str | Path | None = None,
+    init: str | Path | None = None,
+    resume: bool = True,
+    report: Report = _silent,
+    settings: TrainSettings | None = None,
+    **options: Any,
+) -> TrainResult:
+    """Train heads for a frozen model and save the best of them in ``out``.
+
+    ``data``: JSONL of chats or texts; without it the model writes its own corpus, kept in the folder ``corpus`` and continued
+    there. ``init``: heads to start from. ``options`` are the fields of :class:`TrainSettings`.
+    """
+    if heads != "medusa":
+        raise RequestError(f"heads of kind {heads!r} cannot be trained; choose medusa")
+    if data is not None and corpus is not None:
+        raise RequestError("give data or corpus, not both: a corpus is what the model writes itself")
+    chosen = TrainSettings.of(**options) if settings is None else settings.changed(**options)
+    run = _Run(chosen, Path(out), report, time.monotonic())
+    return run.go(Base.of(model, chosen.base_dtype), data, corpus, init, resume)
+
+
+class _Run:
+    def __init__(self, settings: TrainSettings, out: Path, report: Report, started: float) -> None:
+        self.settings, self.out, self.report, self.started = settings, out, report, started
+        self.work = out.with_name(out.name + ".work")
+        self.checkpoint = self.work / "checkpoint.safetensors"
+
+    def go(
+        self, base: Base, data: str | Path | None, corpus: str | Path | None, init: str | Path | None, resume: bool
+    ) -> TrainResult:
+        about = read_about(self.checkpoint) if resume else None
+        self._require_same(about, init)
+        documents = self._documents(base, data, corpus, about)
+        share = require_supervised(documents, base.codec)
+        self.report(Event("capture", f"{len(documents)} documents, {share:.0%} of their tokens are supervised"))
+        states, documents = self._states(base, documents, about)
+        held_out, learned = _split(documents, self.settings.held_out)
+        start = self._start(base, [documents[i] for i in learned], init)
+        objective = self._objective(base, start.config)
+        measured_on = measuring_documents(documents, held_out, states, self.settings.evaluation_rows)
+
+        def evaluate(tensors: Tensors) -> Acceptance:
+            return measure_acceptance(
+                start.config, _halves(tensors), objective.base, states, measured_on, self.settings.num_ranks
+            )
+
+        def keep(tensors: Tensors, measured: Acceptance, progress: Progress) -> None:
+            card = HeadsCard(base.identity, measured, self._provenance(base, documents, progress, data))
+            values = {name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items()}
+            save_heads(self.out, MedusaHeads(start.config, values, card).rounded())
+            self._record(documents, progress, share)
+
+        trainer = Trainer(
+            objective,
+            {name: torch.tensor(values, device=base.model.device) for name, values in start.tensors.items()},
+            states,
+            learned,
+            self.settings,
+            evaluate=evaluate,
+            keep=keep,
+            checkpoint=self.checkpoint,
+            about=self._about(documents, init),
+            report=self._told,
+        )
+        deadline = self._deadline(1.0)
+        if about is not None:
+            trainer.resume(self.checkpoint)
+        else:
+            trainer.plan(None if deadline is None else deadline - time.monotonic())
+        trainer.run(deadline)
+        return self._finish(base, trainer, documents, share)
+
+    def _finish(self, base: Base, trainer: Trainer, documents: Sequence[Document], share: float) -> TrainResult:
+        progress = trainer.progress
+        after = load_heads(self.out, base.identity).card.acceptance
+        self._record(documents, progress, share)
+        if progress.step >= progress.total_steps:
+            self.checkpoint.unlink(missing_ok=True)  # nothing is left to resume
+        tokens = sum(document.num_supervised for document in documents)
+        return TrainResult(
+            self.out,
+            acceptance(np.array(progress.before)),
+            after,
+            len(documents),
+            tokens,
+            share,
+            progress,
+            time.monotonic() - self.started,
+        )
+
+    def _deadline(self, share: float) -> float | None:
+        return self.started + 60 * self.settings.minutes * share if self.settings.minutes else None
+
+    def _documents(
+        self, base: Base, data: str | Path | None, corpus: str | Path | None, about: Mapping[str, Any] | None
+    ) -> list[Document]:
+        settings = self.settings
+        if data is not None:
+            documents = read_jsonl(Path(data), base.codec, base.end_tokens, base.context_limit)
+        else:
+            folder = Corpus(
+                Path(corpus) if corpus else self.work / "corpus",
+                base.identity.fingerprint,
+                {"seed": settings.seed, "batch": settings.writer_batch, "answer_tokens": settings.answer_tokens},
+            )
+            documents = folder.read() if about is not None else self._written(base, folder)
+        if about is None:
+            return documents
+        documents = documents[: about["documents"]]
+        if fingerprint_of(documents) != about["covers"]:
+            raise TrainingError(f"{self.checkpoint} was made with other text; give the same data, or resume=False")
+        return documents
+
+    def _written(self, base: Base, folder: Corpus) -> list[Document]:
+        settings = self.settings
+        writer = Writer(
+            base.model,
+            base.codec,
+            base.end_tokens,
+            batch=settings.writer_batch,
+            answer_tokens=settings.answer_tokens,
+            seed=settings.seed,
+        )
+        deadline = self._deadline(settings.corpus_share)
+
+        def told(have: int, speed: float) -> None:
+            seconds = (settings.corpus_tokens - have) / max(speed, 1e-9)
+            if deadline is not None:
+                seconds = min(seconds, deadline - time.monotonic())
+            left = f"about {max(seconds, 0) / 60:.1f} minutes left"
+            self.report(Event("write", f"{speed:.0f} tokens/s, {left}", have, have + round(max(seconds, 0) * speed)))
+
+        states = None
+        if not settings.online:
+            states = StateFiles(self.work / "states", folder.read(), base.model.width, settings.states_dtype)
+        return fill(folder, writer, num_tokens=settings.corpus_tokens, deadline=deadline, report=told, states=states)
+
+    def _states(self, base: Base, documents: list[Document], about: Mapping[str, Any] | None) -> tuple[States, list[Document]]:
+        settings = self.settings
+        if settings.online:
+            return Online(base.model, documents), documents
+        size = estimated_bytes(documents, base.model.width, settings.states_dtype)
+        self.report(Event("capture", f"hidden states will take {size / 1e6:.0f} MB of disk"))
+        return capture(
+            base.model,
+            documents,
+            self.work / "states",
+            dtype=settings.states_dtype,
+            deadline=None if about is not None else self._deadline(settings.capture_share),
+            report=lambda done, total: self.report(Event("capture", "rows of hidden states", done, total)),
+        )
+
+    def _start(self, base: Base, learned: Sequence[Document], init: str | Path | None) -> MedusaHeads:
+        """The heads to begin with: those of ``init`` with their draft vocabulary, or fresh ones."""
+        if init is not None:
+            heads: MedusaHeads = load_heads(init, base.identity)
+            return heads
+        settings = self.settings
+        vocab = choose_draft_vocab(learned, settings.draft_vocab, base.model.vocab_size, base.end_tokens)
+        config = MedusaConfig(
+            num_heads=settings.num_heads,
+            hidden_size=base.model.width,
+            vocab_size=base.model.vocab_size,
+            num_blocks=settings.num_blocks,
+            sees_root=settings.sees_root,
+            output=settings.output,
+            inner_size=settings.inner_size,
+            draft_vocab=vocab,
+        )
+        output = None if settings.output == "base" else base.model.output.float().cpu().numpy()
+        return MedusaHeads(config, initial_tensors(config, np.random.default_rng(settings.seed), output))
+
+    def _objective(self, base: Base, config: MedusaConfig) -> Objective:
+        settings, model = self.settings, base.model
+        ids = torch.arange(model.vocab_size) if config.draft_vocab is None else torch.tensor(config.draft_vocab)
+        places = torch.full((model.vocab_size,), -1, dtype=torch.long)
+        places[ids] = torch.arange(len(ids))
+        output = model.output[ids.to(model.device)].float()
+        dtype = torch.bfloat16 if base.dtype == "bfloat16" else torch.float32
+        return Objective(
+            config,
+            FrozenBase(model.embedding, output, places.to(model.device)),
+            settings.head_decay,
+            settings.soft_weight,
+            settings.vocab_sample,
+            settings.chunk_rows,
+            dtype,
+        )
+
+    def _told(self, progress: Progress, loss: float) -> None:
+        best = f"L at 16 rows {progress.best_length:.3f}"
+        message = f"loss {loss:.3f}, {best} (step {progress.best_step}), {progress.num_skipped} skipped"
+        self.report(Event("train", message, progress.step, progress.total_steps))
+
+    def _about(self, documents: Sequence[Document], init: str | Path | None) -> dict[str, Any]:
+        settings = {name: value for name, value in asdict(self.settings).items() if name not in _MAY_DIFFER}
+        settings["init"] = None if init is None else str(init)
+        settings["betas"] = list(self.settings.betas)
+        return {"settings": settings, "documents": len(documents), "covers": fingerprint_of(documents)}
+
+    def _require_same(self, about: Mapping[str, Any] | None, init: str | Path | None) -> None:
+        if about is None:
+            return
+        now = self._about([], init)["settings"]
+        changed = sorted(name for name in now if about["settings"].get(name) != now[name])
+        if changed:
+            raise TrainingError(
+                f"{self.checkpoint} belongs to a run with other settings ({', '.join(changed)}); give the same, or resume=False"
+            )
+
+    def _record(self, documents: Sequence[Document], progress: Progress, share: float) -> None:
+        record = {"format": "headstart-training", "version": 1, "settings": asdict(self.settings)}
+        kinds: dict[str, int] = {}
+        for document in documents:
+            kinds[document.kind] = kinds.get(document.kind, 0) + document.num_supervised
+        corpus = {"documents": len(documents), "supervised_share": share, "tokens_by_kind": kinds}
+        write_json(self.out / "training.json", record | {"corpus": corpus, "progress": asdict(progress)})
+
+    def _provenance(
+        self, base: Base, documents: Sequence[Document], progress: Progress, data: str | Path | None
+    ) -> dict[str, Any]:
+        versions = {name: version(name) for name in ("headstart", "torch", "transformers")}
+        return {
+            "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "versions": versions | {"python": platform.python_version()},
+            "machine": {"processor": platform.machine(), "system": platform.system(), "threads": torch.get_num_threads()},
+            "base_dtype": base.dtype,
+            "seed": self.settings.seed,
+            "data": "written by the model" if data is None else Path(data).name,
+            "corpus_tokens": sum(document.num_supervised for document in documents),
+            "tokens_seen": progress.num_tokens,
+            "step": progress.step,
+            "minutes": round((time.monotonic() - self.started) / 60, 2),
+        }
+
+
+def _split(documents: Sequence[Document], share: float) -> tuple[list[int], list[int]]:
+    """Numbers of held-out documents and of those to learn from; at least one each."""
+    if len(documents) < 2:
+        raise DataError("one document is not enough: some are learned from and some are held out to measure; give more data")
+    held_out = [i for i, document in enumerate(documents) if document.is_held_out(share)]
+    if not held_out or len(held_out) == len(documents):
+        held_out = [min(range(len(documents)), key=lambda i: documents[i].digest)]
+    chosen = set(held_out)
+    return held_out, [i for i in range(len(documents)) if i not in chosen]
+
+
+def _halves(tensors: Tensors) -> Tensors:
+    """As they are saved: what is measured is what is stored."""
+    return {name: tensor.detach().half().float() for name, tensor in tensors.items()}

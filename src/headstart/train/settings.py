@@ -1,0 +1,108 @@
+"""Every default of training, once: the keyword of ``train``, the flag of the command line and the help text.
+
+The published recipe (Medusa, Cai et al. 2024, section 2.2.1 and appendix B) is ``sees_root=False, output="base",
+draft_vocab=0, soft_weight=0``; the defaults are what the first measurements on a small model and self-written data liked
+better.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from headstart.errors import RequestError
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """What training may be told; ``minutes`` is the whole budget, the writing of the corpus included."""
+
+    minutes: float = 30.0  # 0: no limit
+    # the corpus that the model writes
+    corpus_tokens: int = 2_000_000  # supervised tokens, at most
+    corpus_share: float = 0.5  # of the minutes, for writing
+    writer_batch: int = 64  # conversations written at once
+    answer_tokens: int = 260  # longest answer written
+    held_out: float = 0.05  # share of documents kept for measuring acceptance
+    # the heads
+    num_heads: int = 3
+    num_blocks: int = 1
+    inner_size: int | None = None  # None: the model's width
+    sees_root: bool = True  # False: the published form, which reads the hidden state alone
+    output: Literal["base", "own"] = "base"  # the base's own output rows, or trained ones
+    draft_vocab: int = 8192  # most frequent tokens that heads may propose; 0: all
+    num_ranks: int = 10  # guesses a head whose accuracy is measured
+    # hidden states
+    online: bool = False  # recompute them for each batch (no disk) instead of capturing them once
+    capture_share: float = 0.75  # of the minutes, at which capturing ends
+    states_dtype: Precision = "bfloat16"
+    base_dtype: Precision = "bfloat16"  # of the frozen base while it writes and is captured
+    # the optimiser
+    epochs: float = 4.0  # passes over the corpus, at most
+    batch_rows: int = 2048
+    learning_rate: float = 1e-3
+    warmup: float = 0.03  # share of the steps
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0  # largest gradient norm
+    head_decay: float = 0.8  # the loss of head k counts head_decay ** k
+    soft_weight: float = 0.5  # 0: hard labels as published; 1: the base's own distribution alone
+    vocab_sample: int = 0  # draft-vocabulary tokens in one step's loss, beside the step's own targets; 0: all
+    chunk_rows: int = 512  # rows whose logits exist at once
+    evaluations: int = 12  # measurements of held-out acceptance during the run
+    evaluation_rows: int = 6000
+    checkpoint_minutes: float = 2.0
+    max_bad_batches: int = 5  # in a row, before training stops
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in _AT_LEAST_ONE:
+            _require(isinstance(getattr(self, name), int) and getattr(self, name) >= 1, self, name, "a whole number, 1 or more")
+        for name in _NOT_NEGATIVE:
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value >= 0, self, name, "0 or more")
+        for name in ("corpus_share", "capture_share", "held_out", "warmup", "soft_weight"):
+            _require(0 <= getattr(self, name) <= 1, self, name, "between 0 and 1")
+        _require(self.learning_rate > 0, self, "learning_rate", "above 0")
+        _require(self.epochs > 0, self, "epochs", "above 0")
+        _require(self.output in ("base", "own"), self, "output", '"base" or "own"')
+        for name in ("states_dtype", "base_dtype"):
+            _require(getattr(self, name) in ("float32", "bfloat16", "float16"), self, name, "float32, bfloat16 or float16")
+
+    @classmethod
+    def of(cls, **options: Any) -> TrainSettings:
+        """Settings from keywords; an unknown one is refused, with the nearest known name."""
+        _require_known(options)
+        return cls(**options)
+
+    def changed(self, **options: Any) -> TrainSettings:
+        """A copy with other values; an unknown name is refused."""
+        _require_known(options)
+        return dataclasses.replace(self, **options)
+
+
+_AT_LEAST_ONE = (
+    "writer_batch", "answer_tokens", "num_heads", "num_blocks", "num_ranks", "batch_rows", "chunk_rows",
+    "evaluations", "evaluation_rows", "max_bad_batches",
+)  # fmt: skip
+_NOT_NEGATIVE = ("minutes", "corpus_tokens", "draft_vocab", "weight_decay", "vocab_sample", "checkpoint_minutes", "clip")
+
+
+def _require_known(options: Iterable[str]) -> None:
+    known = [f.name for f in fields(TrainSettings)]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise RequestError(f"training has no option {name}{hint}")
+
+
+def _require(holds: bool, settings: TrainSettings, name: str, allowed: str) -> None:
+    if not holds:
+        raise RequestError(f"{name} is {getattr(settings, name)!r}; it must be {allowed}")

@@ -1,0 +1,205 @@
+"""The loop: batches of documents, AdamW on the heads alone, held-out acceptance now and then, the best heads kept.
+
+What decides a step is the seed, the number of the epoch and of the batch, and the tensors and moments so far: nothing is drawn
+from a generator that carries state from step to step. So a resumed run repeats the bits of an uninterrupted one (on one machine
+with the same number of threads).
+
+The number of steps is fixed before the first one, from ``epochs`` and from the time that a trial step takes; the learning rate
+warms up and falls along a cosine over them. Training loss goes on falling when acceptance no longer rises (overtraining), so
+the heads that are kept are those of the best measured L, not the last.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headstart.errors import TrainingError
+from headstart.heads.base import Acceptance
+from headstart.train.acceptance import PREDICTED_ROWS
+from headstart.train.capture import States
+from headstart.train.checkpoint import Progress, load_checkpoint, save_checkpoint
+from headstart.train.losses import Objective
+from headstart.train.settings import TrainSettings
+
+Tensors = dict[str, Tensor]
+_MARGIN = 0.95  # of the time left; measuring and writing take some
+
+
+class Trainer:
+    """Trains the heads' tensors in place."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        tensors: Tensors,
+        states: States,
+        documents: Sequence[int],
+        settings: TrainSettings,
+        *,
+        evaluate: Callable[[Tensors], Acceptance],
+        keep: Callable[[Tensors, Acceptance, Progress], None] = lambda tensors, acceptance, progress: None,
+        checkpoint: Path | None = None,
+        about: Mapping[str, Any] | None = None,
+        report: Callable[[Progress, float], None] = lambda progress, loss: None,
+    ) -> None:
+        """``documents``: numbers of those to learn from; ``keep`` saves the best heads, ``report`` hears each step's loss."""
+        self.objective, self.states, self.settings, self.about = objective, states, settings, dict(about or {})
+        self.tensors = {name: tensor.detach().clone().requires_grad_(True) for name, tensor in tensors.items()}
+        self.documents = list(documents)
+        self._evaluate, self._keep, self._report, self._checkpoint = evaluate, keep, report, checkpoint
+        self.optimizer = torch.optim.AdamW(
+            list(self.tensors.values()), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
+        )
+        self.progress = Progress(total_steps=0)
+        self._order: list[list[int]] = []
+        self._order_epoch = -1
+
+    def plan(self, seconds: float | None) -> None:
+        """Measure the heads as they are and fix the number of steps: ``epochs`` of the text, or what fits ``seconds``."""
+        began = time.monotonic()
+        self._measure()
+        measuring = (time.monotonic() - began) * (self.settings.evaluations + 1)
+        per_epoch = len(self._batches(0))
+        total = max(1, math.ceil(self.settings.epochs * per_epoch))
+        if seconds is not None:
+            each = self._seconds_a_step()
+            total = max(1, min(total, int((seconds - measuring) * _MARGIN / each)))
+        self.progress.total_steps = total
+
+    def resume(self, path: Path) -> None:
+        """Go on from a checkpoint."""
+        stored, self.progress = load_checkpoint(path)
+        with torch.no_grad():
+            for name, tensor in self.tensors.items():
+                tensor.copy_(stored[name])
+                if f"{name}.exp_avg" in stored:
+                    moments = {key: stored[f"{name}.{key}"].to(tensor.device) for key in ("exp_avg", "exp_avg_sq")}
+                    self.optimizer.state[tensor] = {"step": stored[f"{name}.step"], **moments}
+
+    def run(self, deadline: float | None = None, stop_after: int | None = None) -> None:
+        """Train to the planned end, or stop cleanly at ``deadline`` (``time.monotonic``) or after so many steps."""
+        progress, saved = self.progress, time.monotonic()
+        every = max(1, progress.total_steps // self.settings.evaluations)
+        while progress.step < progress.total_steps and (stop_after is None or progress.step < stop_after):
+            began = time.monotonic()
+            if deadline is not None and began >= deadline:
+                break
+            loss = self._step()
+            if math.isfinite(loss):
+                progress.losses.append(loss)
+            progress.seconds += time.monotonic() - began
+            self._report(progress, loss)
+            if progress.step % every == 0 or progress.step == progress.total_steps:
+                self._measure()
+            if time.monotonic() - saved > 60 * self.settings.checkpoint_minutes:
+                self.save()
+                saved = time.monotonic()
+        self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint, if there is a place for it."""
+        if self._checkpoint is None:
+            return
+        stored: Tensors = dict(self.tensors)
+        for name, tensor in self.tensors.items():
+            for key, value in self.optimizer.state.get(tensor, {}).items():
+                stored[f"{name}.{key}"] = value
+        save_checkpoint(self._checkpoint, stored, self.progress, self.about)
+
+    def _step(self) -> float:
+        """One batch: the update, or its being skipped. Returns its loss."""
+        progress, settings = self.progress, self.settings
+        batch = self.states.batch(self._next_batch())
+        progress.step += 1
+        progress.num_tokens += batch.num_rows
+        self.optimizer.zero_grad(set_to_none=True)
+        generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + progress.step)
+        learnable = any(self.objective.num_targets(batch))
+        loss = self.objective.backward(self.tensors, batch, generator) if learnable else math.nan
+        norm = math.nan
+        if math.isfinite(loss):
+            largest = settings.clip or math.inf
+            norm = float(torch.nn.utils.clip_grad_norm_(list(self.tensors.values()), largest))
+        if not math.isfinite(norm):
+            self._skip("its loss is not finite" if learnable else "it holds nothing to learn from")
+            return math.nan
+        progress.num_bad = 0
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.learning_rate * self._rate(progress.step)
+        self.optimizer.step()
+        return loss
+
+    def _skip(self, reason: str) -> None:
+        progress = self.progress
+        progress.num_skipped += 1
+        progress.num_bad += 1
+        if progress.num_bad > self.settings.max_bad_batches:
+            raise TrainingError(
+                f"training stopped at step {progress.step}: {progress.num_bad} batches in a row were of no use,"
+                f" the last because {reason}; lower learning_rate or look at the data"
+            )
+
+    def _rate(self, step: int) -> float:
+        """Factor of the learning rate: linear warm-up, then a cosine down to a twentieth."""
+        total = self.progress.total_steps
+        warm = max(1, round(self.settings.warmup * total))
+        if step <= warm:
+            return step / warm
+        return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
+
+    def _measure(self) -> None:
+        progress = self.progress
+        measured = self._evaluate(self.tensors)
+        if not progress.before:
+            progress.before = [list(ranks) for ranks in measured.accuracies]
+        length = measured.predicted_length[PREDICTED_ROWS[-1]]
+        point = {"step": progress.step, "tokens": progress.num_tokens, "length": length, "top1": measured.by_position[0]}
+        progress.curve.append(point | ({"loss": float(np.mean(progress.losses))} if progress.losses else {}))
+        progress.losses = []
+        if length > progress.best_length:
+            progress.best_length, progress.best_step = length, progress.step
+            self._keep(self.tensors, measured, progress)
+
+    def _next_batch(self) -> list[int]:
+        progress = self.progress
+        if progress.batch >= len(self._batches(progress.epoch)):
+            progress.epoch, progress.batch = progress.epoch + 1, 0
+        progress.batch += 1
+        return self._batches(progress.epoch)[progress.batch - 1]
+
+    def _batches(self, epoch: int) -> list[list[int]]:
+        """The epoch's batches: documents in an order of its own, each batch about ``batch_rows`` rows."""
+        if epoch != self._order_epoch:
+            order = np.random.default_rng([self.settings.seed, epoch]).permutation(len(self.documents))
+            batches: list[list[int]] = [[]]
+            rows = 0
+            for i in order:
+                document = self.documents[i]
+                if rows >= self.settings.batch_rows:
+                    batches.append([])
+                    rows = 0
+                batches[-1].append(document)
+                rows += self.states.rows_of(document)
+            self._order, self._order_epoch = batches, epoch
+        return self._order
+
+    def _seconds_a_step(self) -> float:
+        """A trial step's time, without an update; the second of two, since the first one warms caches."""
+        batches = self._batches(0)
+        seconds = 0.0
+        for number in range(2):
+            began = time.monotonic()
+            batch = self.states.batch(batches[number % len(batches)])
+            if any(self.objective.num_targets(batch)):
+                self.objective.backward(self.tensors, batch, torch.Generator().manual_seed(number))
+            seconds = time.monotonic() - began
+        self.optimizer.zero_grad(set_to_none=True)
+        return max(seconds, 1e-6)

@@ -1,0 +1,46 @@
+"""A tiny chat model: a tokenizer of single characters with a chat template, over :func:`tiny.tiny_llama`."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers
+
+from headstart.target.hf import HfTarget
+from headstart.target.loading import Loaded, Source
+from headstart.tokenizer import Tokenizer
+from headstart.train.base import Base
+from tiny import tiny_llama
+
+SPECIAL = ["<pad>", "<s>", "<e>", "<u>", "<a>"]
+END = SPECIAL.index("<e>")
+_CHARACTERS = string.ascii_letters[:26] + "\n .,:?!'" + "WSETRQ"
+TEMPLATE = (
+    "<s>be kind<e>\n{% for m in messages %}{{ '<u>' if m['role'] == 'user' else '<a>' }}{{ m['content'] }}<e>\n{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}"
+)
+
+
+def chat_tokenizer(*, chat: bool = True) -> Tokenizer:
+    """Characters as tokens; unknown ones become a full stop."""
+    vocab = {token: i for i, token in enumerate([*SPECIAL, *_CHARACTERS])}
+    backend: Any = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="."))
+    backend.add_special_tokens(SPECIAL)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return Tokenizer(backend, chat_template=TEMPLATE if chat else None, special_tokens={"eos_token": "<e>"})
+
+
+def tiny_loaded(seed: int = 0, *, chat: bool = True) -> Loaded:
+    """Model and tokenizer as ``load_model`` gives them."""
+    tokenizer = chat_tokenizer(chat=chat)
+    model = tiny_llama(seed, vocab_size=tokenizer.vocab_size)
+    target = HfTarget(model, name="tiny", dtype="float32", end_tokens=(END,))
+    return Loaded(target, tokenizer, Source("folder", "tiny", "none"))
+
+
+def tiny_base(seed: int = 0, *, chat: bool = True) -> Base:
+    """The same, as training sees it."""
+    return Base.of(tiny_loaded(seed, chat=chat), "float32")

@@ -1,0 +1,271 @@
+"""The corpus: its file format, the writer, the user's own data, and the boundaries of what is supervised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chat_model import END, chat_tokenizer, tiny_base
+from headstart.errors import DataError, RequestError
+from headstart.train.base import FrozenModel, TokenizerCodec
+from headstart.train.capture import Captured, Online, StateFiles
+from headstart.train.corpus import DOCUMENTS, META, Corpus, Document, fingerprint_of
+from headstart.train.data import read_jsonl, require_supervised, supervised_share
+from headstart.train.generation import write
+from headstart.train.settings import TrainSettings
+from headstart.train.template import Turns, encode_chat
+from headstart.train.vocabulary import choose_draft_vocab
+from headstart.train.writer import Writer, fill
+from tiny import tiny_llama, tiny_mistral
+
+CODEC = TokenizerCodec(chat_tokenizer())
+ENDS = frozenset({END})
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def written_alone(model: FrozenModel, prompt: Sequence[int], max_new: int) -> list[int]:
+    tokens = list(prompt)
+    with torch.no_grad():
+        for length in range(max_new):
+            logits = model.module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1]
+            if length == 0:
+                logits[END] = -torch.inf
+            tokens.append(int(logits.argmax()))
+            if tokens[-1] == END:
+                break
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("build", [tiny_llama, tiny_mistral])
+def test_a_greedy_answer_in_a_ragged_batch_is_the_one_written_alone(build: Any) -> None:
+    model = FrozenModel(build())
+    prompts = [[5, 6, 7], [9], list(range(3, 23)), [40, 41], [8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 30]]
+    texts = write(model, prompts, [0.0] * 5, max_new=50, stop_tokens=ENDS, generator=generator())
+    assert [list(text.tokens) for text in texts] == [written_alone(model, prompt, 50) for prompt in prompts]
+
+
+def test_warm_answers_depend_on_the_generator_alone() -> None:
+    model = FrozenModel(tiny_llama())
+    prompts = [[5, 6], [7]]
+
+    def texts(seed: int) -> list[tuple[int, ...]]:
+        found = write(model, prompts, [0.8, 1.0], max_new=12, stop_tokens=ENDS, generator=generator(seed))
+        return [text.tokens for text in found]
+
+    assert texts(1) == texts(1)
+    assert texts(1) != texts(2)
+
+
+def test_an_answer_never_starts_with_its_end_and_ends_with_it() -> None:
+    model = FrozenModel(tiny_llama())
+    texts = write(model, [[i] for i in range(3, 40)], [1.0] * 37, max_new=60, stop_tokens=ENDS, generator=generator())
+    assert all(text.tokens[0] != END and END not in text.tokens[:-1] for text in texts)
+
+
+def document(
+    tokens: Sequence[int] = (1, 2, 3, 4), spans: Sequence[tuple[int, int]] = ((1, 3),), temperature: float = 0
+) -> Document:
+    return Document("chat", temperature, tuple(tokens), tuple(spans))
+
+
+def test_documents_come_back_as_they_were_appended(tmp_path: Path) -> None:
+    documents = [document(), document((7, 8, 9), ((0, 1), (2, 3)), 0.5)]
+    Corpus(tmp_path, "model").append(documents[:1])
+    Corpus(tmp_path, "model").append(documents[1:])
+    assert Corpus(tmp_path, "model").read() == documents
+
+
+def test_a_torn_last_line_is_dropped_and_does_not_spoil_the_next(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path, "model")
+    corpus.append([document(), document()])
+    file = tmp_path / DOCUMENTS
+    file.write_bytes(file.read_bytes()[:-9])
+    assert corpus.read() == [document()]
+    corpus.append([document((5, 6), ((1, 2),))])
+    assert corpus.read() == [document(), document((5, 6), ((1, 2),))]
+
+
+def test_the_corpus_of_another_model_is_refused(tmp_path: Path) -> None:
+    Corpus(tmp_path, "one")
+    with pytest.raises(DataError, match="written for another model"):
+        Corpus(tmp_path, "two")
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path, "model")
+    corpus.append([document()])
+    with (tmp_path / DOCUMENTS).open("a") as file:
+        file.write('{"kind": "chat", "temperature": 0, "tokens": [1, 2], "supervised": [[1, 5]]}\n')
+    with pytest.raises(DataError, match=r"line 2: supervised span \[1, 5\]"):
+        corpus.read()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": "other", "version": 1}'])
+def test_a_folder_that_is_no_corpus_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / META).write_text(content)
+    with pytest.raises(DataError, match="give another corpus folder"):
+        Corpus(tmp_path, "model")
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=30))
+def test_the_split_follows_the_tokens(tokens: list[int]) -> None:
+    one = Document("a", 0.0, tuple(tokens), ())
+    other = Document("b", 0.5, tuple(tokens), ((0, 1),))
+    assert one.digest == other.digest
+    assert [one.is_held_out(share) for share in (0.0, 1.0)] == [False, True]
+
+
+def test_turns_are_read_off_the_template() -> None:
+    turns = Turns.of(CODEC)
+    assert CODEC.decode(turns.opening) == "<s>be kind<e>\n<u>"
+    assert CODEC.decode(turns.user_to_assistant) == "<e>\n<a>"
+    assert CODEC.decode(turns.assistant_to_user) == "<e>\n<u>"
+
+
+CHAT = [
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "hello"},
+    {"role": "user", "content": "and"},
+    {"role": "assistant", "content": "so on"},
+]
+
+
+def test_only_assistant_turns_are_supervised_with_exact_boundaries() -> None:
+    tokens, spans = encode_chat(CODEC, CHAT, ENDS)
+    assert [CODEC.decode(tokens[start:stop]) for start, stop in spans] == ["hello<e>", "so on<e>"]
+    assert CODEC.decode(tokens) == CODEC.render(CHAT, add_generation_prompt=False).removesuffix("\n")
+    for i, (start, _) in zip((1, 3), spans, strict=True):
+        assert tokens[:start] == CODEC.encode(CODEC.render(CHAT[:i], add_generation_prompt=True))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": CHAT},
+        {"turns": ["hi", "hello", "and", "so on"]},
+        {"conversations": [{"from": r, "value": m["content"]} for r, m in zip(("human", "gpt") * 2, CHAT, strict=True)]},
+    ],
+)
+def test_every_form_of_chat_gives_the_same_document(tmp_path: Path, record: dict[str, Any]) -> None:
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps(record) + "\n\n")
+    (read,) = read_jsonl(file, CODEC, ENDS, 100)
+    tokens, spans = encode_chat(CODEC, CHAT, ENDS)
+    assert (list(read.tokens), list(read.supervised)) == (tokens, spans)
+
+
+def test_plain_text_is_supervised_whole_and_cut_at_the_context(tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    file.write_text(json.dumps({"text": "a long text"}) + "\n")
+    (read,) = read_jsonl(file, CODEC, ENDS, 6)
+    assert CODEC.decode(read.tokens) == "a long"
+    assert read.supervised == ((0, 6),)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "line 2"),
+        ("3", "line 2: expected an object"),
+        ('{"prompt": "x"}', "line 2: expected messages, conversations, turns or text; found 'prompt'"),
+        ('{"text": 3}', "line 2: text must be a string"),
+        ('{"messages": [{"role": "bard", "content": "x"}]}', "line 2: unknown role 'bard'"),
+        ('{"messages": [{"role": "user"}]}', "line 2: turn 1 has no role and content"),
+        ('{"messages": [3]}', "line 2: turn 1 is neither"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, complaint: str) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text('{"text": "fine"}\n' + line + "\n")
+    with pytest.raises(DataError, match=complaint):
+        read_jsonl(file, CODEC, ENDS, 100)
+
+
+def test_data_without_a_supervised_token_shows_how_it_reads(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text(json.dumps({"messages": CHAT[:1]}) + "\n" + json.dumps({"messages": CHAT}) + "\n")
+    documents = read_jsonl(file, CODEC, ENDS, 100)
+    assert 0 < require_supervised(documents, CODEC) == supervised_share(documents) < 1
+    masked = [Document("chat", -1, read.tokens, ()) for read in documents[1:]]
+    with pytest.raises(DataError, match=r"no token of the data is supervised.*<u>hi<e>"):
+        require_supervised(masked, CODEC)
+
+
+def test_a_chat_model_writes_conversations_whose_answers_alone_are_supervised(tmp_path: Path) -> None:
+    base = tiny_base()
+    corpus = Corpus(tmp_path, "model")
+    writer = Writer(base.model, base.codec, base.end_tokens, batch=8, answer_tokens=12, seed=3)
+    speeds: list[float] = []
+    documents = fill(corpus, writer, num_tokens=200, deadline=None, report=lambda have, speed: speeds.append(speed))
+    assert corpus.read() == documents
+    assert sum(d.num_supervised for d in documents) >= 200
+    assert speeds and min(speeds) > 0
+    prompt = CODEC.encode("<e>\n<a>")
+    for read in documents:
+        for start, stop in read.supervised:
+            assert list(read.tokens[start - len(prompt) : start]) == prompt
+            assert END not in read.tokens[start : stop - 1]
+    assert {t for d in documents for t in [d.temperature]} > {0.0}
+
+
+def test_states_kept_while_writing_are_those_of_a_fresh_forward(tmp_path: Path) -> None:
+    base = tiny_base()
+    writer = Writer(base.model, base.codec, base.end_tokens, batch=8, answer_tokens=12, seed=1)
+    files = StateFiles(tmp_path / "states", [], base.model.width, "float32")
+    corpus = Corpus(tmp_path, "model")
+    documents = fill(corpus, writer, num_tokens=400, deadline=None, report=lambda have, speed: None, states=files)
+    assert any(len(read.supervised) > 1 for read in documents)
+    kept = Captured(tmp_path / "states", documents, base.model.width, "float32").batch(range(len(documents)))
+    anew = Online(base.model, documents).batch(range(len(documents)))
+    torch.testing.assert_close(kept.hidden, anew.hidden, rtol=1e-4, atol=1e-4)
+    assert kept.picks.equal(anew.picks)
+
+
+def test_a_writer_that_was_stopped_goes_on_with_new_text(tmp_path: Path) -> None:
+    base = tiny_base()
+    corpus = Corpus(tmp_path, "model")
+    for num_tokens in (80, 160):
+        writer = Writer(base.model, base.codec, base.end_tokens, batch=6, answer_tokens=10, seed=3)
+        documents = fill(corpus, writer, num_tokens=num_tokens, deadline=None, report=lambda have, speed: None)
+    assert fingerprint_of(documents) == fingerprint_of(corpus.read())
+    assert len({d.tokens for d in documents}) > 0.9 * len(documents)
+    again = fill(corpus, writer, num_tokens=100, deadline=None, report=lambda have, speed: None)
+    assert again == documents  # enough stands there already
+
+
+def test_a_base_model_continues_from_nothing(tmp_path: Path) -> None:
+    base = tiny_base(chat=False)
+    writer = Writer(base.model, base.codec, base.end_tokens, batch=4, answer_tokens=9, seed=0)
+    documents = fill(Corpus(tmp_path, "m"), writer, num_tokens=30, deadline=None, report=lambda have, speed: None)
+    assert all(d.kind == "text" and d.supervised == ((1, len(d.tokens)),) for d in documents)
+
+
+def test_the_draft_vocabulary_holds_the_most_frequent_supervised_tokens_and_the_ends() -> None:
+    documents = [document((50, 50, 7, 7, 7, 9, 9, 4), ((2, 8),))]
+    assert choose_draft_vocab(documents, 4, 60, {2}) == (2, 4, 7, 9)
+    assert choose_draft_vocab(documents, 3, 60, {2}) == (2, 7, 9)
+    assert choose_draft_vocab(documents, 0, 60, {2}) is None
+
+
+def test_unknown_and_impossible_settings_are_refused_by_name() -> None:
+    with pytest.raises(RequestError, match="no option learning_rat; did you mean learning_rate"):
+        TrainSettings.of(learning_rat=1)
+    for name, value in {
+        "num_heads": 0,
+        "soft_weight": 1.5,
+        "learning_rate": 0.0,
+        "states_dtype": "int8",
+        "minutes": -1,
+    }.items():
+        with pytest.raises(RequestError, match=name):
+            TrainSettings.of(**{name: value})
