@@ -6,6 +6,7 @@ import string
 from typing import Any
 
 import tokenizers
+import torch
 from tokenizers import Regex, decoders, models, pre_tokenizers
 
 from headstart.target.hf import HfTarget
@@ -37,6 +38,9 @@ def tiny_loaded(seed: int = 0, *, chat: bool = True) -> Loaded:
     """Model and tokenizer as ``load_model`` gives them."""
     tokenizer = chat_tokenizer(chat=chat)
     model = tiny_llama(seed, vocab_size=tokenizer.vocab_size)
+    bias = torch.zeros(tokenizer.vocab_size)
+    bias[END] = 4.0  # turns shall be short
+    model.get_output_embeddings().bias = torch.nn.Parameter(bias)
     target = HfTarget(model, name="tiny", dtype="float32", end_tokens=(END,))
     return Loaded(target, tokenizer, Source("folder", "tiny", "none"))
 

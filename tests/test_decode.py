@@ -18,6 +18,7 @@ from headstart.proposers.base import Observation, Proposer
 from headstart.proposers.base import Sequence as View
 from headstart.proposers.ngram import NgramProposer
 from headstart.sampling import Sampling, log_softmax, sampling_names
+from headstart.target.base import Feed
 from headstart.tree import Tree
 from scripted import (
     EmptyProposer,
@@ -140,8 +141,7 @@ def test_every_draft_in_every_company_gives_the_outcome_of_plain_decoding_alone(
             assert outcome(got) == outcome(expected)
             assert got.sampler.counts == {t: got.tokens.count(t) for t in got.tokens}, "the penalties' state is a recount"
     assert target.num_open == 0 and target.cache_bytes() == 0
-    if hasattr(proposer, "known"):
-        assert not proposer.known, "the proposer still holds sequences that left"
+    assert not getattr(proposer, "known", None), "the proposer still holds sequences that left"
 
 
 @pytest.mark.parametrize("draft", sorted(DRAFTS))
@@ -174,7 +174,7 @@ MATTERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # field: (what is
     "repetition_penalty": (GREEDY, {"repetition_penalty": 1.8}),
     "presence_penalty": (GREEDY, {"presence_penalty": 1.5}),
     "frequency_penalty": (GREEDY, {"frequency_penalty": 0.8}),
-    "logit_bias": (GREEDY, {"logit_bias": {1: -math.inf, 2: 1.5}}),
+    "logit_bias": (GREEDY, {"logit_bias": {6: -math.inf, 7: -1.0}}),
     "min_tokens": (GREEDY | {"logit_bias": {END: 3.0}}, {"min_tokens": 12}),
     "max_tokens": (GREEDY | {"ignore_eos": True}, {"max_tokens": 7}),
     "stop_token_ids": (GREEDY | {"ignore_eos": True}, {"stop_token_ids": (3, 4)}),
@@ -354,24 +354,28 @@ def test_max_tokens_is_never_exceeded_and_nothing_is_drafted_past_it(cap: int, d
     assert outcome(got) == outcome(solo(target, [1, 2], sampling)[0])
     for batch in target.feeds:
         for _, tree in batch:
-            assert max(tree.depths) <= max(cap - 1, 1)
+            assert max(tree.depths) <= max(cap - 2, 1), "the prompt's pass and the bonus token bring one each"
     if cap == 0:
         assert target.num_forwards == 0 and got.stats.num_prompt_passes == 0
 
 
 @pytest.mark.parametrize("draft", sorted(DRAFTS))
-def test_no_row_is_fed_past_max_tokens_or_the_context(draft: str) -> None:
+def test_no_row_is_fed_past_max_tokens_or_the_context(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit, cap in ((12, None), (64, 6), (12, 11)):
         target = a_target(4, context_limit=limit)
+        forward, deepest = target.forward, list[int]()
+
+        def watching(
+            batch: list[Feed], target: ScriptedTarget = target, forward: Any = forward, deepest: list[int] = deepest
+        ) -> Any:
+            deepest += [target.length(feed.slot) + max(feed.tree.depths) for feed in batch]
+            return forward(batch)
+
+        monkeypatch.setattr(target, "forward", watching)
         got = drafted(target, draft, 15, [1, 2, 3], Sampling(max_tokens=cap, ignore_eos=True))
         expected = min(limit - 3, cap if cap is not None else limit)
         assert (len(got.tokens), got.finish_reason) == (expected, "length")
-        deepest = cached = 0
-        for batch in target.feeds:
-            ((_, tree),) = batch
-            deepest = max(deepest, cached + max(tree.depths))
-            cached = 3 if not cached else cached + 1  # a lower bound of what was committed
-        assert deepest < 3 + expected
+        assert max(deepest) == 3 + expected - 2, "the last token is never fed, and nothing deeper is"
 
 
 def test_a_prompt_that_leaves_room_for_one_token_gets_one_and_a_full_one_is_refused() -> None:
@@ -437,6 +441,12 @@ def test_stats_count_steps_drafts_and_accepted_nodes() -> None:
     assert (counted.num_drafted, counted.num_accepted, counted.num_emitted) == (12, 12, 15)
     assert counted.acceptance_length == 5.0 and counted.accepted_histogram == [0, 0, 0, 0, 3]
     assert target.num_forwards == 4
+
+
+def test_what_lies_behind_an_end_within_a_block_is_counted_neither_as_accepted_nor_as_emitted() -> None:
+    target = table_target([1, 2, 3, END, 4, 4, 4], 5, end_tokens=[END])
+    counted = drafted(target, "oracle", 4, [1], Sampling()).stats
+    assert (counted.num_steps, counted.num_drafted, counted.num_accepted, counted.num_emitted) == (1, 4, 2, 2)
 
 
 def test_plain_decoding_counts_a_length_of_one() -> None:

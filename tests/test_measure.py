@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chat_model import chat_tokenizer, tiny_loaded
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ScriptedScored, ScriptedTarget
 
 import headstart.measure.bench as bench
+from chat_model import chat_tokenizer, tiny_loaded
 from headstart.accept import Row
 from headstart.decode import Timings
 from headstart.errors import DataError, RequestError
@@ -30,6 +29,7 @@ from headstart.proposers.choose import Guesser, choose_proposer
 from headstart.sampling import Sampling
 from headstart.stats import Stats
 from headstart.target.base import Feed
+from scripted import ScriptedScored, ScriptedTarget
 
 TEXTS = ["why is the sky so blue?", "write a short tale.", "tell me, who are you?", "list some trees, please."]
 
@@ -141,7 +141,9 @@ def test_a_difference_is_a_tie_only_within_twice_the_measured_rounding(gap: floa
     target = rounding_target([1.0, 1.0 - gap, -3.0], shift)
     found = compare(target, "p", [2] * 20, [0, 0, 0], [0, 1, 2], Sampling(), 0)
     assert found is not None
-    assert (found.kind, found.index, found.gap, found.measured) == (kind, 1, pytest.approx(gap), pytest.approx(shift))
+    assert (found.kind, found.index) == (kind, 1)
+    assert found.gap == pytest.approx(gap)
+    assert found.measured == pytest.approx(shift)
     assert target.num_open == 0
 
 
@@ -202,7 +204,8 @@ def test_a_plain_text_that_the_scores_deny_is_no_tie_either() -> None:
     target = rounding_target([1.0, 0.75, -3.0], 0.25)
     found = compare(target, "p", [2] * 20, [2], [0], Sampling(), 0)
     assert found is not None
-    assert (found.kind, found.gap) == ("fault", pytest.approx(4.0))
+    assert found.kind == "fault"
+    assert found.gap == pytest.approx(4.0)
 
 
 def test_first_difference() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from headstart.sampling import Sampler, Sampling, log_softmax
 from headstart.target import hf_masks
 from headstart.target.base import Feed, Slot
 from headstart.target.hf import HfTarget
+from headstart.target.hf_packed import pack_linears
 from headstart.target.torch_operations import TorchOperations
 from headstart.tree import Path, Tree
 from tiny import tiny_llama, tiny_target
@@ -434,6 +436,24 @@ def test_a_model_that_ignores_masks_or_positions_is_refused(ignored: str) -> Non
     model.model.register_forward_pre_hook(lambda _, args, kwargs: (args, kwargs | {ignored: None}), with_kwargs=True)
     with pytest.raises(ModelError, match="explicit masks and positions"):
         HfTarget(model, name="stubborn")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_layers_compute_what_plain_ones_do(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(96, 80).to(dtype)
+    plain = copy.deepcopy(layer)
+    pack_linears(torch.nn.Sequential(layer))
+    copied = copy.deepcopy(layer)
+    with torch.no_grad():
+        for rows in (0, 1, 5, 16, 64, 100):
+            x = torch.randn(1, rows, 96, dtype=dtype)
+            for packed in (layer, copied):
+                torch.testing.assert_close(packed(x), plain(x))
+        layer.weight.mul_(2)
+        plain.weight.mul_(2)
+        torch.testing.assert_close(layer(x[:, :3]), plain(x[:, :3]))
+    assert layer(x).requires_grad
 
 
 def test_unknown_dtypes_are_refused_by_name() -> None:

@@ -204,7 +204,7 @@ def test_data_without_a_supervised_token_shows_how_it_reads(tmp_path: Path) -> N
 def test_a_chat_model_writes_conversations_whose_answers_alone_are_supervised(tmp_path: Path) -> None:
     base = tiny_base()
     corpus = Corpus(tmp_path, "model")
-    writer = Writer(base.model, base.codec, base.end_tokens, batch=8, answer_tokens=12, seed=3)
+    writer = Writer(base.model, base.codec, base.end_tokens, batch=8, answer_tokens=12, question_tokens=24, seed=3)
     speeds: list[float] = []
     documents = fill(corpus, writer, num_tokens=200, deadline=None, report=lambda have, speed: speeds.append(speed))
     assert corpus.read() == documents
@@ -220,10 +220,10 @@ def test_a_chat_model_writes_conversations_whose_answers_alone_are_supervised(tm
 
 def test_states_kept_while_writing_are_those_of_a_fresh_forward(tmp_path: Path) -> None:
     base = tiny_base()
-    writer = Writer(base.model, base.codec, base.end_tokens, batch=8, answer_tokens=12, seed=1)
+    writer = Writer(base.model, base.codec, base.end_tokens, batch=8, answer_tokens=12, question_tokens=24, seed=1)
     files = StateFiles(tmp_path / "states", [], base.model.width, "float32")
     corpus = Corpus(tmp_path, "model")
-    documents = fill(corpus, writer, num_tokens=400, deadline=None, report=lambda have, speed: None, states=files)
+    documents = fill(corpus, writer, num_tokens=200, deadline=None, report=lambda have, speed: None, states=files)
     assert any(len(read.supervised) > 1 for read in documents)
     kept = Captured(tmp_path / "states", documents, base.model.width, "float32").batch(range(len(documents)))
     anew = Online(base.model, documents).batch(range(len(documents)))
@@ -235,7 +235,7 @@ def test_a_writer_that_was_stopped_goes_on_with_new_text(tmp_path: Path) -> None
     base = tiny_base()
     corpus = Corpus(tmp_path, "model")
     for num_tokens in (80, 160):
-        writer = Writer(base.model, base.codec, base.end_tokens, batch=6, answer_tokens=10, seed=3)
+        writer = Writer(base.model, base.codec, base.end_tokens, batch=6, answer_tokens=10, question_tokens=24, seed=3)
         documents = fill(corpus, writer, num_tokens=num_tokens, deadline=None, report=lambda have, speed: None)
     assert fingerprint_of(documents) == fingerprint_of(corpus.read())
     assert len({d.tokens for d in documents}) > 0.9 * len(documents)
@@ -245,7 +245,7 @@ def test_a_writer_that_was_stopped_goes_on_with_new_text(tmp_path: Path) -> None
 
 def test_a_base_model_continues_from_nothing(tmp_path: Path) -> None:
     base = tiny_base(chat=False)
-    writer = Writer(base.model, base.codec, base.end_tokens, batch=4, answer_tokens=9, seed=0)
+    writer = Writer(base.model, base.codec, base.end_tokens, batch=4, answer_tokens=9, question_tokens=24, seed=0)
     documents = fill(Corpus(tmp_path, "m"), writer, num_tokens=30, deadline=None, report=lambda have, speed: None)
     assert all(d.kind == "text" and d.supervised == ((1, len(d.tokens)),) for d in documents)
 

@@ -159,6 +159,20 @@ class Decoder:
         """Sequences in flight."""
         return sum(map(len, self._joining)) + sum(len(running.generations) for running in self._running)
 
+    def check_prompt(self, prompt: ListOf[int]) -> None:
+        """RequestError if no answer to this prompt is possible."""
+        target = self.target
+        if not prompt:
+            raise RequestError("the prompt is empty; give at least one token")
+        unknown = next((token for token in prompt if not 0 <= token < target.vocab_size), None)
+        if unknown is not None:
+            raise RequestError(f"the prompt holds token {unknown}; the model knows 0 to {target.vocab_size - 1}")
+        if len(prompt) >= target.context_limit:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens and the model's context {target.context_limit}: "
+                "nothing is left for an answer; shorten the prompt"
+            )
+
     def add(
         self, prompt: ListOf[int], sampling: Sampling, *, watchers: ListOf[Watcher | None] = (), seed: int | None = None
     ) -> list[Generation]:
@@ -166,7 +180,7 @@ class Decoder:
 
         ``watchers``: one an answer, or none at all. ``seed`` is used where the sampling has none.
         """
-        self._check_prompt(prompt)
+        self.check_prompt(prompt)
         room = self.target.context_limit - len(prompt)
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         if seed is None:
@@ -243,19 +257,6 @@ class Decoder:
             self.proposer.observe(observations)
         self._clock(started, proposed, verified, accepted, has_drafts)
         return results
-
-    def _check_prompt(self, prompt: ListOf[int]) -> None:
-        target = self.target
-        if not prompt:
-            raise RequestError("the prompt is empty; give at least one token")
-        unknown = next((token for token in prompt if not 0 <= token < target.vocab_size), None)
-        if unknown is not None:
-            raise RequestError(f"the prompt holds token {unknown}; the model knows 0 to {target.vocab_size - 1}")
-        if len(prompt) >= target.context_limit:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens and the model's context {target.context_limit}: "
-                "nothing is left for an answer; shorten the prompt"
-            )
 
     def _propose(self) -> dict[int, Tree]:
         """A draft for every sequence behind its prompt that may still commit drafted tokens."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headstart.decode import Decoder, FinishReason, Generation, StepResult, Timings
@@ -203,6 +203,8 @@ class LLM:
     def generate_encoded(self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, batch: int = 1) -> list[Answer]:
         """As :meth:`generate_many`, from token ids."""
         decoder = self._decoder()
+        for prompt in prompts:  # before any work is done for the others
+            decoder.check_prompt(prompt)
         waiting = list(enumerate(prompts))[::-1]
         jobs: dict[int, list[_Job]] = {}
         try:
@@ -284,7 +286,7 @@ def load(
         growth=growth,
         allow_other_base=allow_other_base,
     )
-    return LLM(loaded.target, loaded.tokenizer, guesser, source=loaded.source, num_nodes=num_nodes)
+    return LLM(loaded.target, loaded.tokenizer, guesser, source=asdict(loaded.source), num_nodes=num_nodes)
 
 
 def sampling_from(sampling: Sampling | None, fields: Mapping[str, Any]) -> Sampling:

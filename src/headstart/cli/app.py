@@ -29,9 +29,8 @@ _USAGE, _INTERRUPTED, _BROKEN_PIPE = 2, 130, 141
 
 def make_app() -> App:
     """The command with all its verbs."""
-    app = App(
-        name="headstart", help="Several tokens out of each pass of a language model, and the same text.", version=__version__
-    )
+    text = "Several tokens out of each pass of a language model, and the same text."
+    app = App(name="headstart", help=text, version=__version__, suppress_keyboard_interrupt=False)
     for verb, text in VERBS.items():
         app.command(f"headstart.cli.{verb}:{verb}", name=verb, help=text)
     return app

@@ -83,7 +83,7 @@ def _medusa(target: Target, heads: str | None, growth: str, allow_other_base: bo
 
 def _draft_model(target: Target, tokenizer: Tokenizer, draft: str | None, dtype: str | None) -> Guesser:
     from headstart.proposers.draft_model import DraftModelProposer, check_vocabularies
-    from headstart.target.loading import first_layers, load_model
+    from headstart.target.loading import load_model, own_layers
 
     if draft is None:
         raise RequestError(
@@ -92,7 +92,7 @@ def _draft_model(target: Target, tokenizer: Tokenizer, draft: str | None, dtype:
     if draft.startswith(_OWN_LAYERS):
         if dtype is not None:
             raise RequestError(f"draft_dtype has no effect with {draft}: the layers are the target's own")
-        return Guesser("draft_model", DraftModelProposer(first_layers(target, draft.removeprefix(_OWN_LAYERS))), num_nodes=7)
+        return Guesser("draft_model", DraftModelProposer(own_layers(target, draft.removeprefix(_OWN_LAYERS))), num_nodes=7)
     loaded = load_model(draft, dtype=dtype or target.dtype)
     check_vocabularies(tokenizer, loaded.tokenizer)
     return Guesser("draft_model", DraftModelProposer(loaded.target), num_nodes=7)

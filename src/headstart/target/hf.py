@@ -26,6 +26,7 @@ from headstart.target.base import BaseWeights, Feed, Slot
 from headstart.target.fingerprint import fingerprint, sampled_rows
 from headstart.target.hf_cache import PooledCache
 from headstart.target.hf_masks import positions, tokens
+from headstart.target.hf_packed import pack_linears
 from headstart.target.hf_scored import HfScored
 from headstart.target.hf_support import cache_keyword, check_trees, layer_kinds
 from headstart.target.torch_operations import TorchOperations
@@ -43,7 +44,11 @@ class _Sequence:
 
 
 class HfTarget:
-    """Implements ``Target`` over a transformers model, which it puts into eval mode and, if asked, into another dtype."""
+    """Implements ``Target`` over a transformers model.
+
+    The model is put into eval mode, converted if another dtype is asked for, and on a CPU its linear layers are packed
+    (``hf_packed.py``).
+    """
 
     engine = "hf"
 
@@ -83,6 +88,7 @@ class HfTarget:
         self._free: list[int] = []
         self._scored_rows: Tensor | None = None
         self._hidden: Tensor | None = None
+        pack_linears(self.model)
         self._output.register_forward_pre_hook(self._select)
         check_trees(self)
 

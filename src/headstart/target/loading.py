@@ -86,6 +86,19 @@ def load_model(name: str, *, dtype: str = "float32", device: str = "cpu") -> Loa
     return _load_gguf(name, place, dtype, torch_device)
 
 
+def own_layers(target: Target, count: str) -> Target:
+    """A draft model out of the target's own first layers, of which ``count`` says how many."""
+    if target.engine != "hf":
+        raise ModelError(f"The engine {target.engine} cannot cut a model to its first layers; name another draft model")
+    if not count.isdecimal():
+        raise ModelError(f"{count!r} is no number of layers; write layers:8 for the target's first 8")
+    from headstart.target.hf import HfTarget
+    from headstart.target.hf_shallow import first_layers
+
+    assert isinstance(target, HfTarget)
+    return first_layers(target, int(count))
+
+
 def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ModelError(f"Unknown {what} {value!r}; choose one of {', '.join(choices)}")

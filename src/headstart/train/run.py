@@ -208,6 +208,7 @@ class _Run:
             base.end_tokens,
             batch=settings.writer_batch,
             answer_tokens=settings.answer_tokens,
+            question_tokens=settings.question_tokens,
             seed=settings.seed,
         )
         deadline = self._deadline(settings.corpus_share)

@@ -29,6 +29,7 @@ class TrainSettings:
     corpus_share: float = 0.5  # of the minutes, for writing
     writer_batch: int = 64  # conversations written at once
     answer_tokens: int = 260  # longest answer written
+    question_tokens: int = 110  # a user's turn that has not ended by then is thrown away
     held_out: float = 0.05  # share of documents kept for measuring acceptance
     # the heads
     num_heads: int = 3
@@ -53,7 +54,7 @@ class TrainSettings:
     clip: float = 1.0  # largest gradient norm
     head_decay: float = 0.8  # the loss of head k counts head_decay ** k
     soft_weight: float = 0.5  # 0: hard labels as published; 1: the base's own distribution alone
-    vocab_sample: int = 0  # draft-vocabulary tokens in one step's loss, beside the step's own targets; 0: all
+    vocab_sample: int = 2048  # draft-vocabulary tokens in a step's loss, beside its own targets; 0: all (slower)
     chunk_rows: int = 512  # rows whose logits exist at once
     evaluations: int = 12  # measurements of held-out acceptance during the run
     evaluation_rows: int = 6000
@@ -88,7 +89,7 @@ class TrainSettings:
 
 
 _AT_LEAST_ONE = (
-    "writer_batch", "answer_tokens", "num_heads", "num_blocks", "num_ranks", "batch_rows", "chunk_rows",
+    "writer_batch", "answer_tokens", "question_tokens", "num_heads", "num_blocks", "num_ranks", "batch_rows", "chunk_rows",
     "evaluations", "evaluation_rows", "max_bad_batches",
 )  # fmt: skip
 _NOT_NEGATIVE = ("minutes", "corpus_tokens", "draft_vocab", "weight_decay", "vocab_sample", "checkpoint_minutes", "clip")

@@ -29,7 +29,6 @@ from headstart.train.template import Codec, Turns
 
 _TEMPERATURES = (0.0, 0.0, 0.5, 0.8)
 _MIXED = -1.0
-_QUESTION_TOKENS = 110  # a user's turn that has not ended by then is thrown away
 _ABANDON = 0.04
 _SECOND_TURNS = 0.35
 _SHORT = 330  # tokens up to which a conversation may get a second turn
@@ -37,6 +36,7 @@ _PASSAGES_KEPT = 400
 _PASSAGE_KINDS = 0.13  # of a round, for summaries and for questions each
 _LONG_PROMPT = 300  # tokens; answers over longer ones are shorter
 _LONG_ANSWER = 160
+_EMPTY_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,19 @@ class Writer:
     """Writes documents of one model, a round at a time."""
 
     def __init__(
-        self, model: FrozenModel, codec: Codec, end_tokens: frozenset[int], *, batch: int, answer_tokens: int, seed: int
+        self,
+        model: FrozenModel,
+        codec: Codec,
+        end_tokens: frozenset[int],
+        *,
+        batch: int,
+        answer_tokens: int,
+        question_tokens: int,
+        seed: int,
     ) -> None:
-        """``batch``: conversations written at once."""
-        self._model, self._codec, self._end, self._batch, self._answer = model, codec, end_tokens, batch, answer_tokens
+        """``batch``: conversations written at once; the longest answer and the longest user's turn in tokens."""
+        self._model, self._codec, self._end, self._batch = model, codec, end_tokens, batch
+        self._answer, self._question = answer_tokens, question_tokens
         self._seed = seed
         self._turns = Turns.of(codec) if codec.has_template else None
         self._passages: list[str] = []
@@ -81,16 +90,16 @@ class Writer:
             self._remember(document)
 
     def parts(self) -> Iterator[list[Written]]:
-        """Finished documents, batch by batch and without end; DataError after a round without a usable one."""
-        while True:
-            num_written = 0
+        """Finished documents, batch by batch and without end; DataError after some rounds without a usable one."""
+        num_empty = 0
+        while num_empty < _EMPTY_ROUNDS:
+            num_empty += 1
             for part in self._chats() if self._turns else self._texts():
                 for written in part:
                     self._remember(written.document)
-                num_written += len(part)
+                num_empty = 0 if part else num_empty
                 yield part
-            if not num_written:
-                raise DataError("the model wrote no usable text in a whole round; give training data of your own")
+        raise DataError("the model writes no usable text; give training data of your own")
 
     def _texts(self) -> Iterator[list[Written]]:
         """Without a template: continuations of what the model puts first and, in most texts, of a random token."""
@@ -108,12 +117,12 @@ class Writer:
     def _chats(self) -> Iterator[list[Written]]:
         waiting = [self._open(*draw_kind(self._rng)) for _ in range(2 * self._batch)]
         finished: list[_Chat] = []
-        for done in self._answers(self._questions(waiting, _QUESTION_TOKENS)):
+        for done in self._answers(self._questions(waiting, self._question)):
             follow = [chat for chat in done if len(chat.tokens) < _SHORT and self._rng.random() < _SECOND_TURNS]
             finished += follow
             chosen = set(map(id, follow))
             yield [_written(chat) for chat in done if id(chat) not in chosen]
-        for done in self._answers(self._questions(list(map(self._follow_up, finished)), _QUESTION_TOKENS // 2)):
+        for done in self._answers(self._questions(list(map(self._follow_up, finished)), self._question // 2)):
             yield list(map(_written, done))
         for done in self._answers(self._about_passages()):
             yield list(map(_written, done))
@@ -172,7 +181,7 @@ class Writer:
         for _ in range(number):
             passage, other = excerpt(rng.choice(self._passages), rng, 220), excerpt(rng.choice(self._passages), rng, 120)
             readings.append(self._open("reading", rng.choice(READINGS).format(passage=passage, other=other)))
-        return summaries + self._questions(readings, _QUESTION_TOKENS // 2)
+        return summaries + self._questions(readings, self._question // 2)
 
     def _parts(self, chats: list[_Chat]) -> list[list[_Chat]]:
         return [chats[i : i + self._batch] for i in range(0, len(chats), self._batch)]
@@ -228,7 +237,8 @@ def fill(
 ) -> list[Document]:
     """Write until the corpus has ``num_tokens`` supervised tokens or the clock (``time.monotonic``) reaches ``deadline``.
 
-    ``states`` that cover the corpus so far get what is written now for free, as the writer has just computed it. ``report`` hears the supervised tokens of the corpus and the tokens written per second. Returns all documents of the corpus.
+    ``states`` that cover the corpus so far get what is written now for free, as the writer has just computed it. ``report``
+    hears the supervised tokens of the corpus and the tokens written per second. Returns all documents of the corpus.
     Batches are appended as they are finished; one that is likely to end behind the deadline is not begun.
     """
     documents = corpus.read()

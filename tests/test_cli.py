@@ -1,0 +1,355 @@
+"""The command line: every verb on a tiny saved model, its streams, its files and its errors."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chat_model import TEMPLATE, chat_tokenizer
+from headstart.cli import app, chat, demo, options, terminal
+from headstart.cli import train as train_verb
+from headstart.llm import Step
+from headstart.measure.settings import MeasureSettings
+from headstart.sampling import Sampling
+from headstart.train.settings import TrainSettings
+from tiny import tiny_llama
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder as transformers saves it, with a tokenizer and a chat template."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-chat"
+    tokenizer = chat_tokenizer()
+    tiny_llama(vocab_size=tokenizer.vocab_size).save_pretrained(folder)
+    tokenizer.backend.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<e>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return str(folder)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command line in this process: its status, stdout and stderr."""
+
+    def command(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        capsys.readouterr()
+        status = app.run(arguments)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return command
+
+
+def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+# help and errors
+
+
+@pytest.mark.parametrize("verb", ["", *app.VERBS])
+def test_help_answers_without_loading_an_engine(verb: str) -> None:
+    code = (
+        "import sys; from headstart.cli.app import run; status = run(sys.argv[1:]);"
+        "heavy = {'torch', 'transformers', 'tokenizers', 'scipy'} & set(sys.modules);"
+        "sys.exit(status or f'loaded {heavy}' if heavy else status)"
+    )
+    done = python("-c", code, *([verb] if verb else []), "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Usage: headstart {verb}".strip() in done.stdout
+
+
+def test_every_field_of_the_settings_is_a_flag_with_a_default_and_a_help_text() -> None:
+    for source, made, without in (
+        (Sampling, options.SamplingFlags, set()),
+        (TrainSettings, train_verb.TrainFlags, set()),
+        (MeasureSettings, options.flags_of(MeasureSettings, {}), set()),
+    ):
+        flags = {entry.name: entry for entry in fields(made)}
+        assert flags.keys() == {entry.name for entry in fields(source)} - without
+        for entry in flags.values():
+            assert entry.type.__metadata__[0].help, f"{source.__name__}.{entry.name} has no help text"  # type: ignore[union-attr]
+
+
+def test_flags_become_the_sampling_that_they_describe(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Sampling] = []
+    monkeypatch.setattr("headstart.cli.generate.open_model", lambda *_: _Recorder(seen))
+    line = (
+        "generate m hi --temperature 0.5 --top-k 3 --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 --presence-penalty 0.2 "
+        "--frequency-penalty 0.3 --logit-bias 3=1.5 --logit-bias 4=-inf --min-tokens 1 --max-tokens 9 --stop a --stop b "
+        "--stop-token-ids 7 --ignore-eos --seed 11 --n 1"
+    )
+    assert run(*line.split())[0] == 0
+    expected = Sampling(
+        temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, repetition_penalty=1.1, presence_penalty=0.2, frequency_penalty=0.3,
+        logit_bias={3: 1.5, 4: float("-inf")}, min_tokens=1, max_tokens=9, stop=("a", "b"), stop_token_ids=(7,),
+        ignore_eos=True, seed=11,
+    )  # fmt: skip
+    assert seen == [expected]
+    run("generate", "m", "hi")
+    assert seen[1] == Sampling()
+
+
+class _Recorder:
+    def __init__(self, seen: list[Sampling]) -> None:
+        self._seen = seen
+
+    def stream(self, prompt: object, sampling: Sampling, chat: bool | None) -> list[Step]:
+        self._seen.append(sampling)
+        return []
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "reason"),
+    [
+        ("generate MODEL hi --temprature 1", 2, "Did you mean --temperature?"),
+        ("gnerate", 2, 'Did you mean "generate"?'),
+        ("generate", 2, "MODEL requires an argument"),
+        ("generate MODEL hi --top-k x", 2, "--top-k"),
+        ("generate MODEL hi --top-p 2", 1, "top_p is 2.0"),
+        ("generate MODEL hi --logit-bias 3", 1, "write ID=VALUE"),
+        ("generate MODEL hi --proposer ngrm", 1, "did you mean ngram"),
+        ("generate MODEL hi --dtype float31", 1, "float31"),
+        ("generate MODEL hi --proposer ngram --heads x", 1, "no effect with proposer ngram"),
+        ("generate MODEL hi --proposer medusa", 1, "no heads fit"),
+        ("generate MODEL hi --logprobs 1", 1, "--logprobs has no effect without --json"),
+        ("generate MODEL hi --show-steps --n 2", 1, "--show-steps has no effect"),
+        ("generate MODEL hi --raw --system x", 1, "--system has no effect with --raw"),
+        ("generate MODEL", 1, "the prompt from stdin is empty"),
+        ("generate no/such/model hi", 1, "no/such/model"),
+        ("chat MODEL --n 2", 1, "--n has no effect in a chat"),
+        ("measure MODEL --prompts no.jsonl", 1, "cannot read the prompts no.jsonl"),
+        ("measure MODEL", 2, "--prompts requires an argument"),
+        ("train MODEL --out OUT --epochs 0", 1, "epochs is 0"),
+        ("train MODEL --out OUT --heads eagle", 1, "'eagle' cannot be trained"),
+        ("train MODEL", 2, "--out requires an argument"),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr(run: Run, model: str, tmp_path: Path, line: str, status: int, reason: str) -> None:
+    names = {"MODEL": model, "OUT": str(tmp_path / "heads")}
+    found, out, err = run(*(names.get(word, word) for word in line.split()))
+    assert (found, out) == (status, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert reason in err
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headstart.cli.generate.open_model", interrupted)
+    assert run("generate", "m", "hi") == (130, "", "\n")
+
+
+def test_a_reader_that_goes_away_is_no_error(model: str) -> None:
+    generate = f'"{sys.executable}" -m headstart generate "{model}" hi --max-tokens 60 --ignore-eos'
+    command = f'{generate} | head -c 1; echo "${{PIPESTATUS[0]}}"'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr == ""
+    assert done.stdout[1:].strip() in ("0", "141")  # 0 if it was faster than head
+
+
+def test_the_module_is_the_command(model: str) -> None:
+    done = python("-m", "headstart", "generate", model, "-", "--max-tokens", "4", input="hi\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert python("-m", "headstart", "--version").stdout.strip() == "0.1.0"
+
+
+# generate
+
+
+def test_generate_writes_the_same_text_from_argument_and_pipe_with_any_proposer(run: Run, model: str) -> None:
+    status, out, err = run("generate", model, "why so blue?", "--max-tokens", "20", "--proposer", "none")
+    assert (status, err) == (0, "")
+    assert len(out) > 1
+    for line in (["-"], []):
+        assert run("generate", model, *line, "--max-tokens", "20", "--proposer", "ngram", stdin="why so blue?\n")[1] == out
+
+
+def test_steps_are_bracketed_in_a_pipe_and_counted_on_stderr(run: Run, model: str) -> None:
+    plain = run("generate", model, "why?", "--max-tokens", "20", "--ignore-eos")[1]
+    status, out, err = run("generate", model, "why?", "--max-tokens", "20", "--ignore-eos", "--show-steps")
+    assert status == 0
+    assert out.startswith("[")
+    assert out.replace("][", "").strip("[]\n") == plain.strip("\n")
+    assert err.startswith("20 tokens, ")
+    assert "tokens/s" in err
+
+
+def test_the_system_message_and_raw_text_reach_the_model(run: Run, model: str) -> None:
+    answers = {
+        run("generate", model, "why?", "--max-tokens", "20", *more)[1] for more in ([], ["--raw"], ["--system", "be rude"])
+    }
+    assert len(answers) == 3
+
+
+def test_json_holds_the_answer_and_its_counts(run: Run, model: str, tmp_path: Path) -> None:
+    path = tmp_path / "answer.json"
+    line = [
+        "generate",
+        model,
+        "why?",
+        "--max-tokens",
+        "12",
+        "--temperature",
+        "1",
+        "--seed",
+        "3",
+        "--logprobs",
+        "2",
+        "--ignore-eos",
+    ]
+    _, text, _ = run(*line, "--json", str(path))
+    status, out, err = run(*line, "--json", "-")
+    assert (status, err) == (0, "")
+    answer, saved = json.loads(out), json.loads(path.read_text())
+    assert answer.keys() == saved.keys()
+    assert answer["text"] == saved["text"] == text.removesuffix("\n")
+    assert (answer["seed"], len(answer["tokens"]), answer["finish_reason"]) == (3, 12, "length")
+    assert len(answer["logprobs"]) == 12
+    assert len(answer["logprobs"][0]["top"]) == 2
+    assert answer["stats"]["num_emitted"] == 11
+
+
+def test_several_answers_are_all_written(run: Run, model: str) -> None:
+    line = ["generate", model, "why?", "--max-tokens", "8", "--temperature", "1", "--seed", "3", "--n", "3"]
+    _, out, _ = run(*line)
+    assert out.count("--- answer ") == 3
+    choices = json.loads(run(*line, "--json", "-")[1])["choices"]
+    assert len({choice["seed"] for choice in choices}) == 3
+
+
+# chat
+
+
+def test_a_piped_chat_answers_turn_by_turn_and_forgets_on_request(run: Run, model: str) -> None:
+    status, out, err = run("chat", model, "--max-tokens", "12", stdin="why?\nwhy?\n\n/clear\nwhy?\n/help\n/exit\nnot read\n")
+    assert status == 0
+    assert err.count("tokens/s") == 3
+    assert chat._HELP in err
+    first = run("generate", model, "why?", "--max-tokens", "12")[1]
+    assert out.startswith(first)
+    assert out.endswith(first)  # after /clear the same turn has the same answer
+    assert out != 3 * first
+
+
+def test_an_unknown_chat_command_is_refused(run: Run, model: str) -> None:
+    status, _, err = run("chat", model, stdin="/quit\n")
+    assert status == 1
+    assert "unknown command /quit" in err
+
+
+def test_a_conversation_that_outgrows_the_context_is_an_error(run: Run, model: str) -> None:
+    status, _, err = run("chat", model, "--max-tokens", "2", stdin="a" * 300 + "\n")
+    assert status == 1
+    assert "context 256" in err
+
+
+# measure
+
+
+def test_measure_prints_a_table_and_writes_its_record(run: Run, model: str, tmp_path: Path) -> None:
+    prompts, record = tmp_path / "prompts.jsonl", tmp_path / "record.json"
+    lines = [{"prompt": f"why {i}?", "category": f"c{i % 2}"} for i in range(6)]
+    prompts.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    line = ["measure", model, "--prompts", str(prompts), "--limit", "4", "--max-tokens", "8", "--batch", "2"]
+    status, out, err = run(*line, "--proposer", "ngram,transformers", "--json", str(record))
+    assert status == 0
+    assert [row.split()[0] for row in out.splitlines() if row][1:5] == ["proposer", "plain", "ngram", "transformers"]
+    assert "plain was added" in err
+    saved = json.loads(record.read_text())
+    assert saved["model"] == "tiny-chat"
+    assert saved["source"]["kind"] == "folder"
+    assert saved["prompts"]["categories"] == {"c0": 2, "c1": 2}
+    assert str(tmp_path) not in record.read_text()
+    assert [c["identical"] for c in saved["configurations"]] == ["4/4"] * 3
+    status, out, _ = run(*line, "--json", "-")
+    assert [c["proposer"] for c in json.loads(out)["configurations"]] == ["plain", "ngram"]
+
+
+# train
+
+
+def test_train_makes_heads_that_generate_uses(run: Run, model: str, tmp_path: Path) -> None:
+    data, out = tmp_path / "data.jsonl", tmp_path / "heads"
+    chats = [
+        [{"role": "user", "content": f"why {a}?"}, {"role": "assistant", "content": f"so {a} it is."}] for a in "abcdefghij"
+    ]
+    data.write_text("\n".join(json.dumps({"messages": messages}) for messages in chats), encoding="utf-8")
+    line = f"train {model} --out {out} --data {data} --epochs 2 --batch-rows 16 --minutes 0 --base-dtype float32 --num-heads 2"
+    status, text, err = run(*line.split(), "--num-ranks", "4", "--held-out", "0.2", "--json", str(tmp_path / "result.json"))
+    assert (status, err.startswith("capture: ")) == (0, True), err
+    assert text.startswith("acceptance")
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["heads"], result["documents"]) == ("heads", 10)
+    plain = run("generate", model, "why?", "--max-tokens", "12", "--proposer", "none")[1]
+    status, text, err = run("generate", model, "why?", "--max-tokens", "12", "--proposer", "medusa", "--heads", str(out))
+    assert (status, text, err) == (0, plain, "")
+
+
+# demo
+
+
+def test_demo_compares_both_ways_on_every_kind(run: Run, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(demo, "PROMPTS", {"chat": "why?", "code": "write it."})
+    status, out, _ = run("demo", model, "--max-tokens", "10", "--json", str(tmp_path / "demo.json"))
+    assert status == 0
+    assert out.startswith("== chat\n[")
+    assert "target steps" in out
+    assert "100 tokens took " in out
+    assert "identical: yes" in out
+    saved = json.loads((tmp_path / "demo.json").read_text())
+    assert [entry["identical"] for entry in saved["prompts"]] == [True, True]
+    assert json.loads(run("demo", model, "--max-tokens", "4", "--json", "-")[1])["proposer"] == "ngram"
+
+
+# the terminal
+
+
+def steps(*texts: str) -> Sequence[Step]:
+    return [Step(text, tuple(range(len(text))), 0, 0) for text in texts]
+
+
+def test_a_tally_counts_as_the_statistics_do() -> None:
+    tally = terminal.Tally()
+    for step in steps("a", "bcd", "", "e"):
+        tally.add(step)
+    assert (tally.num_tokens, tally.num_steps, tally.acceptance_length) == (5, 2, 2.0)
+    assert tally.line(2.0) == "5 tokens, 2 steps, L 2.00, 2.5 tokens/s"
+    assert terminal.Tally().acceptance_length == 1.0
+
+
+def test_blocks_alternate_their_colour_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    writer = terminal.StepWriter(show_steps=True)
+    for step in steps("ab", "", "[c]", "d"):
+        writer.write(step)
+    out = capsys.readouterr().out
+    assert "ab" in out
+    assert "[c]" in out
+    colours = [part.split("m")[0] for part in out.split("\x1b[") if not part.startswith("0m")]
+    assert colours == ["", "1;36", "1;33", "1;36"]
+
+
+def test_a_drawn_table_holds_every_cell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    terminal.table(["a", "b"], [["x", "[1]"]])
+    drawn = capsys.readouterr().out
+    assert "[1]" in drawn
+    assert "┃" in drawn
