@@ -445,3 +445,16 @@ def real_medusa(target: Any, growth: str) -> MedusaProposer:
     """Untrained heads over a torch engine."""
     heads = medusa_heads(target, inner_size=8)
     return MedusaProposer(heads.bind(target.operations, target.base_weights()), growth)
+
+
+def test_a_draft_whose_logits_are_no_numbers_has_nothing_to_say() -> None:
+    target = random_target(3, 16)
+    broken = ScriptedTarget(lambda prefix: np.full(16, np.nan, dtype=np.float32), 16)
+    decoder = Decoder(target, DraftModelProposer(broken))
+    (guessed,) = decoder.add([1, 2, 3], Sampling(max_tokens=6))
+    decoder.run()
+    plain = Decoder(target)
+    (expected,) = plain.add([1, 2, 3], Sampling(max_tokens=6))
+    plain.run()
+    assert guessed.tokens == expected.tokens
+    assert broken.num_open == 0

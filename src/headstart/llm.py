@@ -146,6 +146,8 @@ class LLM:
         """``num_nodes``: drafted nodes a step; None takes the proposer's own default."""
         if num_nodes is not None and num_nodes < 0:
             raise RequestError(f"num_nodes is {num_nodes}; it must be 0 or more")
+        if num_nodes and guesser.proposer is None:
+            raise RequestError("num_nodes has no effect in plain decoding; choose a proposer, or leave it out")
         self.target, self.tokenizer, self.source = target, tokenizer, dict(source or {})
         self._guesser = guesser
         self.num_nodes = guesser.num_nodes if num_nodes is None else num_nodes

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.accept import Row
-from headstart.errors import ModelError
+from headstart.errors import ModelError, RequestError
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
 from headstart.sampling import gumbel
@@ -237,7 +237,10 @@ class DraftModelProposer:
         num_ranks = min(self.num_ranks, growth.sequence.max_nodes)
         for leaf, row in zip(growth.frontier, self._in_target_vocabulary(logits, sampler.vocab_size), strict=True):
             path = [growth.nodes[node].token for node in growth.path(leaf)]
-            ids, values = sampler.candidates(row, path)
+            try:
+                ids, values = sampler.candidates(row, path)
+            except (ModelError, RequestError):
+                continue  # the draft's logits are no numbers, or the request bans all that it knows: it has nothing to say
             if sampler.sampling.temperature > 0:
                 scores = values + gumbel(sampler.seed, len(growth.sequence.tokens) + len(path), ids)
                 best = _largest(scores, num_ranks)

@@ -11,6 +11,8 @@ The operators belong to PyTorch's compiler and may be absent from a build; then 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,6 +36,18 @@ def pack_linears(model: nn.Module) -> int:
             vars(layer)["forward"] = _Packed(layer)
         packed += 1
     return packed
+
+
+@contextmanager
+def plain_linears(model: nn.Module) -> Iterator[None]:
+    """PyTorch's own products inside the block: what the model costs those who use it without this engine."""
+    packed = [layer for layer in model.modules() if isinstance(vars(layer).get("forward"), _Packed)]
+    forwards = [vars(layer).pop("forward") for layer in packed]
+    try:
+        yield
+    finally:
+        for layer, forward in zip(packed, forwards, strict=True):
+            vars(layer)["forward"] = forward
 
 
 class _Packed:

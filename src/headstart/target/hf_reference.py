@@ -1,8 +1,8 @@
 """transformers' own ``generate`` on the model that a target holds: the reference for text and for speed.
 
-It shares nothing with this project's loop: own cache, own masks, own stopping, own sampling. Greedy tokens must therefore
-agree with plain decoding but for rounding. With temperature it draws its own noise: its texts are other ones, and only times
-compare.
+It shares nothing with this project's loop: own cache, own masks, own stopping, own sampling, PyTorch's own linear layers.
+Greedy tokens must therefore agree with plain decoding but for rounding. With temperature it draws its own noise: its texts are
+other ones, and only times compare.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from headstart.errors import RequestError
 from headstart.sampling import Sampling
 from headstart.target.base import Target
 from headstart.target.hf import HfTarget
+from headstart.target.hf_packed import plain_linears
 from headstart.target.quiet import quiet_transformers
 
 _ELSEWHERE = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "logit_bias": {}, "stop": ()}
@@ -48,7 +49,7 @@ class ReferenceDecoder:
         torch.manual_seed(self._sampling.seed or 0)
         try:
             model.generation_config = config  # or its defaults would fill what is off here
-            with quiet_transformers(), torch.no_grad():
+            with quiet_transformers(), torch.no_grad(), plain_linears(model):
                 found = model.generate(
                     input_ids=torch.tensor(ids, device=device), attention_mask=torch.tensor(mask, device=device)
                 )

@@ -1,6 +1,6 @@
 """Training heads: the corpus, the captured states, the loss, the loop and its checkpoints.
 
-The names are resolved when they are first used, so that reading the settings (the command line's help) loads no PyTorch.
+The public names are resolved when they are first used: the command line's help reads the settings and loads no PyTorch.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Event", "TrainResult", "TrainSettings", "train"]
 
-_HOMES = {"Event": "run", "TrainResult": "run", "TrainSettings": "settings", "train": "run"}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'headstart.train' has no attribute {name!r}")
-    return getattr(import_module(f"headstart.train.{_HOMES[name]}"), name)
+    return getattr(import_module(f"headstart.train.{'settings' if name == 'TrainSettings' else 'run'}"), name)
