@@ -269,3 +269,13 @@ def test_unknown_and_impossible_settings_are_refused_by_name() -> None:
     }.items():
         with pytest.raises(RequestError, match=name):
             TrainSettings.of(**{name: value})
+
+
+def test_answers_to_one_prompt_fall_on_the_same_side_of_the_split() -> None:
+    sides = set()
+    for prompt in range(40):
+        documents = [Document("chat", 0.0, (1, prompt, 7, answer), ((3, 4),)) for answer in range(20)]
+        chosen = {document.is_held_out(0.5) for document in documents}
+        assert len(chosen) == 1
+        sides |= chosen
+    assert sides == {False, True}

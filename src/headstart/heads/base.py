@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from headstart.errors import HeadsError
 
@@ -165,7 +165,7 @@ def save_heads(folder: str | os.PathLike[str], heads: Heads) -> None:
         stored: dict[str, NDArray[Any]] = {name: _compact(values) for name, values in heads.tensors.items()}
         if heads.config.draft_vocab is not None:
             stored[DRAFT_VOCAB] = np.array(heads.config.draft_vocab, dtype=np.int64)
-        save_file(stored, new / TENSORS_FILE)
+        (new / TENSORS_FILE).write_bytes(save(stored))  # the library's own writer makes a file that only its owner may read
         _put_in_place(new, path, old)
     except OSError as error:
         raise HeadsError(f"{path}: heads cannot be written ({error.strerror or error})") from error

@@ -52,13 +52,18 @@ class Document:
 
     @property
     def digest(self) -> int:
-        """A number that depends on the tokens alone; it decides on which side of the split a document falls."""
-        data = b"".join(token.to_bytes(4, "little") for token in self.tokens)
-        return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+        """A number that depends on the tokens alone."""
+        return _digest(self.tokens)
 
     def is_held_out(self, share: float) -> bool:
-        """Whether it is kept for measuring; the same document always falls on the same side."""
-        return self.digest / 2**64 < share
+        """Whether it is kept for measuring. Answers to one prompt always fall on the same side of the split."""
+        prompt = self.tokens[: self.supervised[0][0]] if self.supervised else ()
+        return _digest(prompt if len(prompt) > 1 else self.tokens) / 2**64 < share
+
+
+def _digest(tokens: Sequence[int]) -> int:
+    data = b"".join(token.to_bytes(4, "little") for token in tokens)
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 class Corpus:

@@ -46,8 +46,8 @@ class TrainSettings:
     base_dtype: Precision = "bfloat16"  # of the frozen base while it writes and is captured
     # the optimiser
     epochs: float = 4.0  # passes over the corpus, at most
-    batch_rows: int = 2048
-    learning_rate: float = 1e-3
+    batch_rows: int = 1024
+    learning_rate: float = 4e-3
     warmup: float = 0.03  # share of the steps
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.95)
