@@ -4,41 +4,71 @@
     python docs/build.py --check   fail if one is out of date (part of `make check`)
 
 A block stands between ``<!-- begin: NAME -->`` and ``<!-- end: NAME -->``; NAME is a function below, with its argument behind
-a colon. No figure is typed by hand: tables come from the records under benchmarks/ and experiments/, help texts from `--help`.
+a colon. No figure is typed by hand: tables come from the records under benchmarks/ and experiments/, help texts and defaults
+from the command line, the list of files and of names from the code. A record that is not there is an error in either mode; the
+block stays as it was.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "headstart"
 BLOCK = re.compile(r"<!-- begin: (?P<name>[^ ]+) -->\n(?P<body>.*?)<!-- end: (?P=name) -->", re.DOTALL)
 CHAT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 
 
+class MissingRecordError(Exception):
+    """A block needs a record that does not exist."""
+
+
 def main() -> int:
-    """Write the documents, or check them."""
-    stale = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    """Write the documents, or check them; the exit status."""
+    problems: list[str] = []
+    for path in documents():
         old = path.read_text(encoding="utf-8")
-        new = BLOCK.sub(filled, old)
-        if new == old:
-            continue
-        if "--check" in sys.argv[1:]:
-            stale += difflib.unified_diff(old.splitlines(), new.splitlines(), path.name, "generated", lineterm="")
-        else:
+        new, missing = renewed(old)
+        problems += [f"{path.relative_to(ROOT)}: {reason}" for reason in missing]
+        if "--check" in sys.argv[1:] and new != old:
+            problems += difflib.unified_diff(old.splitlines(), new.splitlines(), path.name, "generated", lineterm="")
+            problems.append(f"{path.relative_to(ROOT)} is out of date; run `python docs/build.py`")
+        elif new != old:
             path.write_text(new, encoding="utf-8")
-    if stale:
-        print("\n".join(stale), "\nrun `python docs/build.py`", file=sys.stderr)
-    return 1 if stale else 0
+    if problems:
+        print("\n".join(problems), file=sys.stderr)
+    return 1 if problems else 0
+
+
+def documents() -> list[Path]:
+    """Every document that may hold blocks."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def renewed(text: str) -> tuple[str, list[str]]:
+    """A document with its blocks made anew, and one line for each record that is missing."""
+    missing: list[str] = []
+
+    def fill(block: re.Match[str]) -> str:
+        try:
+            return filled(block)
+        except MissingRecordError as error:
+            missing.append(f"block {block['name']}: {error}")
+            return block[0]
+
+    return BLOCK.sub(fill, text), missing
 
 
 def filled(block: re.Match[str]) -> str:
@@ -97,13 +127,31 @@ def lossless(files: str) -> str:
 
 
 def curve(file: str) -> str:
-    """Acceptance over training, from the record beside the heads."""
+    """Held-out acceptance over the rows that a training run learned from, from the record beside its heads."""
     record = read(file)
     rows = [
-        [f"{point['tokens'] / 1e6:.2f}", *(f"{point['predicted_length'][n]:.2f}" for n in ("8", "16"))]
-        for point in record["curve"]
+        [
+            f"{point['tokens'] / 1e6:.2f}",
+            f"{point['length']:.3f}",
+            f"{point['top1']:.3f}",
+            f"{point['loss']:.3f}" if "loss" in point else "–",
+        ]
+        for point in record["progress"]["curve"]
     ]
-    return table(["million rows trained on", "L predicted, 8 rows", "16 rows"], rows)
+    header = [
+        "million rows trained on",
+        "L predicted, 16 rows",
+        "first guess of head 1 right",
+        "training loss since the last row",
+    ]
+    corpus, settings = record["corpus"], record["settings"]
+    kinds = ", ".join(f"{kind} {number / 1e6:.2f}" for kind, number in corpus["tokens_by_kind"].items())
+    trained_on = (
+        f"*{corpus['documents']} documents with {sum(corpus['tokens_by_kind'].values()) / 1e6:.2f} million supervised tokens"
+        f" ({kinds}); {settings['num_heads']} heads, draft vocabulary {settings['draft_vocab'] or 'whole'}; the heads that were"
+        f" kept are those of step {record['progress']['best_step']}.*"
+    )
+    return table(header, rows) + "\n\n" + trained_on
 
 
 def usage(verb: str) -> str:
@@ -116,12 +164,78 @@ def usage(verb: str) -> str:
     return f"```text\n$ headstart {verb + ' ' if verb else ''}--help\n{text}\n```"
 
 
+def defaults(argument: str) -> str:
+    """Some settings of a verb with their defaults and help texts: VERB:FIELD,FIELD,..."""
+    verb, _, names = argument.partition(":")
+    flags = {flag.name: flag for flag in fields(getattr(import_module(f"headstart.cli.{verb}"), f"{verb.title()}Flags"))}
+    rows = []
+    for name in names.split(","):
+        flag: Any = flags[name]
+        rows.append([f"`{name}`", f"`{flag.default}`", flag.type.__metadata__[0].help])
+    return table(["setting", "default", "what it is"], rows, numbers=False)
+
+
+def source(file: str) -> str:
+    """A file of the repository, whole."""
+    return f"```python\n{(ROOT / file).read_text(encoding='utf-8').rstrip()}\n```"
+
+
+def house(_: str) -> str:
+    """Layers, highest first, with the files of each and the first line of their docstrings."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    lines = []
+    for layer in contracts[0]["layers"]:
+        names = [name.strip().removeprefix("headstart.") for name in layer.split("|")]
+        lines.append(f"* **{' | '.join(names)}**")
+        for name in names:
+            home = PACKAGE / name
+            files = sorted(home.glob("*.py")) if home.is_dir() else [home.with_suffix(".py")]
+            lines += [f"  * `{file.relative_to(PACKAGE)}`: {first_line(parsed(file))}" for file in files]
+    return "\n".join(lines)
+
+
+def names(_: str) -> str:
+    """Every public name with the first line of its docstring."""
+    import headstart
+
+    rows = []
+    for name in headstart.__all__:
+        text = first_line(definition(PACKAGE / "__init__.py", name))
+        rows.append([f"`{name}`", text])
+    return table(["name", "what it is"], rows, numbers=False)
+
+
+def definition(file: Path, name: str) -> ast.AST:
+    """The class or function that a module calls ``name``, followed through its imports; nothing is executed."""
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            return node
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            home = ROOT / "src" / (node.module or "").replace(".", "/")
+            return definition(home / "__init__.py" if home.is_dir() else home.with_suffix(".py"), name)
+    raise LookupError(f"{file} does not know {name}")
+
+
+def parsed(file: Path) -> ast.Module:
+    """A module's syntax tree."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def first_line(node: Any) -> str:
+    """The first line of a docstring, as Markdown."""
+    return (ast.get_docstring(node) or "").partition("\n")[0].replace("``", "`")
+
+
 MAKERS: dict[str, Callable[[str], str]] = {
     "speed": speed,
     "acceptance": acceptance,
     "lossless": lossless,
     "curve": curve,
     "usage": usage,
+    "defaults": defaults,
+    "source": source,
+    "house": house,
+    "names": names,
 }
 NAMES = {
     "plain": "Headstart, plain",
@@ -134,12 +248,16 @@ NAMES = {
 
 def read(file: str) -> Any:
     """A committed record."""
+    if not (ROOT / file).is_file():
+        raise MissingRecordError(
+            f"{file} does not exist; {'`benchmarks/run` writes it' if file.startswith('benchmarks/') else 'commit it'}"
+        )
     return json.loads((ROOT / file).read_text(encoding="utf-8"))
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
+def table(header: list[str], rows: list[list[str]], *, numbers: bool = True) -> str:
     """A Markdown table, numbers to the right."""
-    lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
+    lines = [header, ["---", *("---:" if numbers else "---" for _ in header[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -149,9 +267,10 @@ def measured(record: Any) -> str:
     threads = f", {machine['threads']} threads" if "threads" in machine else ""
     batch = record["configurations"][0]["batch"]
     return (
-        f"*{record['model']} ({record['source']['format']}), {record['dtype']}, engine {record['engine']}; {prompts['number']} prompts"
-        f" of {prompts['name']}, {sampling(record)}, {record['sampling']['max_tokens']} tokens, batch {batch}; {machine['cpu']},"
-        f" {machine['cores']} cores{threads}; {record['date'][:10]}, median of {record['repeat']}.*"
+        f"*{record['model']} ({record['source']['format']}), {record['dtype']}, engine {record['engine']};"
+        f" {prompts['number']} prompts of {prompts['name']}, {sampling(record)}, {record['sampling']['max_tokens']} tokens,"
+        f" batch {batch}; {machine['cpu']}, {machine['cores']} cores{threads};"
+        f" {record['date'][:10]}, median of {record['repeat']}.*"
     )
 
 

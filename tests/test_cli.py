@@ -117,6 +117,12 @@ class _Recorder:
         ("gnerate", 2, 'Did you mean "generate"?'),
         ("generate", 2, "MODEL requires an argument"),
         ("generate MODEL hi --top-k x", 2, "--top-k"),
+        ("generate MODEL hi --top-k 2.5", 2, "'2.5' is no whole number"),
+        ("generate MODEL hi --stop-token-ids 7.2", 2, "'7.2' is no whole number"),
+        ("generate MODEL hi --nodes 3.7", 2, "'3.7' is no whole number"),
+        ("demo MODEL --max-tokens 9.9", 2, "'9.9' is no whole number"),
+        ("train MODEL --out OUT --num-heads 2.5", 2, "'2.5' is no whole number"),
+        ("measure MODEL --prompts no.jsonl --limit 1.5", 2, "'1.5' is no whole number"),
         ("generate MODEL hi --top-p 2", 1, "top_p is 2.0"),
         ("generate MODEL hi --logit-bias 3", 1, "write ID=VALUE"),
         ("generate MODEL hi --proposer ngrm", 1, "did you mean ngram"),
@@ -127,6 +133,11 @@ class _Recorder:
         ("generate MODEL hi --show-steps --n 2", 1, "--show-steps has no effect"),
         ("generate MODEL hi --raw --system x", 1, "--system has no effect with --raw"),
         ("generate MODEL", 1, "the prompt from stdin is empty"),
+        ("generate no/such/model hi --json nowhere/x.json", 1, "there is no folder nowhere"),
+        ("demo no/such/model --json nowhere/x.json", 1, "there is no folder nowhere"),
+        ("measure no/such/model --prompts no.jsonl --json nowhere/x.json", 1, "there is no folder nowhere"),
+        ("train no/such/model --out OUT --json nowhere/x.json", 1, "there is no folder nowhere"),
+        ("train no/such/model --out OUT --json .", 1, "it must name a file"),
         ("generate no/such/model hi", 1, "no/such/model"),
         ("chat MODEL --n 2", 1, "--n has no effect in a chat"),
         ("measure MODEL --prompts no.jsonl", 1, "cannot read the prompts no.jsonl"),
@@ -143,6 +154,13 @@ def test_a_mistake_is_one_line_on_stderr(run: Run, model: str, tmp_path: Path, l
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert reason in err
+
+
+def test_an_empty_prompt_is_refused_from_argument_and_pipe(run: Run, model: str) -> None:
+    for line, stdin in ((["generate", model, ""], ""), (["generate", model, "-"], "\n"), (["generate", model], "\n")):
+        status, out, err = run(*line, stdin=stdin)
+        assert (status, out) == (1, "")
+        assert "empty" in err
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

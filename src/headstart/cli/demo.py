@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from headstart.cli.options import Engine, JsonFile, ModelName, ProposerName, Proposers, open_model
+from headstart.cli.options import Engine, JsonFile, ModelName, ProposerName, Proposers, open_model, whole
 from headstart.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -82,14 +82,15 @@ def demo(
     /,
     *,
     proposer: ProposerName = None,
-    max_tokens: Annotated[int, Parameter(help="tokens of each answer, at most")] = 100,
+    max_tokens: Annotated[int, Parameter(help="tokens of each answer, at most", converter=whole)] = 100,
     json: JsonFile = None,
     engine: Engine = None,
     proposers: Proposers = None,
 ) -> None:
     """Decode a few prompts plain and accelerated, greedily, and compare."""
-    from headstart.cli.terminal import STDOUT, write_json
+    from headstart.cli.terminal import STDOUT, check_json, write_json
 
+    check_json(json)
     sampling = Sampling(max_tokens=max_tokens)
     llm = open_model(model, engine, proposer, proposers)
     plain = llm.with_proposer("none")

@@ -40,7 +40,10 @@ def generate(
     sampling: SamplingOptions = None,
 ) -> None:
     """Answer one prompt."""
+    from headstart.cli.terminal import check_json
+
     request = sampling_of(sampling)
+    check_json(json)
     _refuse_idle(json, show_steps, request.n, request.logprobs)
     if raw and system is not None:
         raise RequestError("--system has no effect with --raw: it belongs to the chat template")
@@ -66,6 +69,8 @@ def _refuse_idle(json: str | None, show_steps: bool, n: int, logprobs: int | Non
 
 def _read(prompt: str | None) -> str:
     if prompt is not None and prompt != "-":
+        if not prompt:
+            raise RequestError("the prompt is empty; write it behind the model")
         return prompt
     if prompt is None and sys.stdin.isatty():
         raise RequestError("there is no prompt; write it behind the model, or pipe it in")

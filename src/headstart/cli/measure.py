@@ -45,10 +45,11 @@ def measure(
     sampling: SamplingOptions = None,
 ) -> None:
     """Measure speed, acceptance and losslessness of proposers against plain decoding."""
-    from headstart.cli.terminal import STDOUT, progress, write_json
+    from headstart.cli.terminal import STDOUT, check_json, progress, write_json
     from headstart.measure import bench
     from headstart.measure.prompts import prompt_set
 
+    check_json(json)
     chosen = dict(given(settings)) if settings else {}
     names = tuple(name.strip() for name in proposer.split(",")) if proposer else ()
     request, flags = sampling_of(sampling), proposers or ProposerFlags()

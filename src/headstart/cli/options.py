@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token, convert
 
 from headstart.errors import RequestError
 from headstart.sampling import Sampling
@@ -20,6 +20,8 @@ from headstart.sampling import Sampling
 if TYPE_CHECKING:
     from headstart.llm import LLM
 
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_WHOLE_HINTS = (int, int | None, tuple[int, ...])
 _COMMENT = re.compile(r"^    (\w+): .*?  # (.+)$", re.MULTILINE)
 
 _SAMPLING_HELP = {
@@ -35,6 +37,14 @@ _SAMPLING_HELP = {
 }
 
 
+def whole(hint: Any, tokens: Sequence[Token]) -> Any:
+    """Convert whole numbers: the library's own conversion would round 2.5 to 2 in silence."""
+    for token in tokens:
+        if not _WHOLE.fullmatch(token.value):
+            raise ValueError(f"{token.value!r} is no whole number")
+    return convert(hint, [token.value for token in tokens])
+
+
 def flags_of(
     source: type, texts: Mapping[str, str], types: Mapping[str, Any] | None = None, *, without: Collection[str] = ()
 ) -> type:
@@ -46,7 +56,8 @@ def flags_of(
         default = entry.default if entry.default is not MISSING else ()
         shown = default is not None and default != () and default is not False
         text = comments.get(entry.name, "").replace("None:", "not given:")
-        parameter = Parameter(help=text, negative=None if default is True else (), show_default=shown)
+        converter = whole if hints[entry.name] in _WHOLE_HINTS else None
+        parameter = Parameter(help=text, negative=None if default is True else (), show_default=shown, converter=converter)
         made.append((entry.name, Annotated[hints[entry.name], parameter], field(default=default)))
     flags = make_dataclass(f"{source.__name__}Flags", made, frozen=True)
     flags.__module__ = __name__  # cyclopts takes classes of the standard library's modules for plain values
@@ -89,8 +100,8 @@ def switch(text: str) -> Parameter:
 class EngineFlags:
     """How the model is loaded."""
 
-    dtype: Annotated[str | None, Parameter(help="float32 or bfloat16")] = None
-    device: Annotated[str | None, Parameter(help="cpu or cuda")] = None
+    dtype: Annotated[str | None, Parameter(help="float32, bfloat16, or auto for what the file stores")] = None
+    device: Annotated[str | None, Parameter(help="cpu, cuda, or auto")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +115,7 @@ class ProposerFlags:
     draft_dtype: Annotated[str | None, Parameter(help="dtype of the second model (draft_model)")] = None
     growth: Annotated[str | None, Parameter(help="shape of the drafts: dynamic or static (medusa)")] = None
     allow_other_base: Annotated[bool, switch("take heads that were trained for another base model (medusa)")] = False
-    nodes: Annotated[int | None, Parameter(help="drafted nodes a step, at most")] = None
+    nodes: Annotated[int | None, Parameter(help="drafted nodes a step, at most", converter=whole)] = None
 
     def options(self) -> dict[str, Any]:
         """What was given, nodes apart."""

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headstart.llm import Step
-from headstart.measure.report import aligned, save_json
+from headstart.measure.report import aligned, check_writable, save_json
 
 _BLOCKS = ("bold cyan", "bold yellow")  # of two steps that follow each other
 STDOUT = "-"
@@ -49,6 +49,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         drawn.add_row(*map(Text, row))
     console.print(drawn)
+
+
+def check_json(target: str | None) -> None:
+    """DataError now rather than after minutes of work, if there is no writing to ``target``."""
+    if target not in (None, STDOUT):
+        check_writable(target)
 
 
 def write_json(target: str, value: Any) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 else:
     _TEXTS = {
         "minutes": "the whole budget, writing the corpus included; 0: no limit",
-        "inner_size": "width of a head's blocks; not given: the model's",
         "states_dtype": "of the captured states",
         "batch_rows": "positions in one step",
         "evaluation_rows": "positions of one such measurement, at most",
@@ -54,8 +53,9 @@ def train(
     settings: TrainOptions = None,
 ) -> None:
     """Train heads for a model, which stays as it is; a run that was stopped goes on."""
-    from headstart.cli.terminal import STDOUT, progress, write_json
+    from headstart.cli.terminal import STDOUT, check_json, progress, write_json
 
+    check_json(json)
     chosen = TrainSettings(**given(settings)) if settings else TrainSettings()
     options: dict[str, Any] = {"heads": heads} if heads else {}
     from headstart.train import train as run

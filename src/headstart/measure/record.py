@@ -29,6 +29,8 @@ FORMAT, VERSION = "headstart-measure", 1
 
 _LIBRARIES = ("headstart", "numpy", "torch", "transformers", "tokenizers", "safetensors", "gguf")
 _GRAM = 4
+_ENOUGH_STEPS = 200  # to call a draft dead
+_DEAD = 0.01  # accepted tokens a step, below which it is
 _LOOPING = 0.3  # share of repeated 4-grams above which an output loops
 
 
@@ -83,9 +85,22 @@ def record_of(
         "prompts": prompts.describe(),
         "sampling": asdict(sampling),
         "repeat": settings.repeat,
-        "notes": list(notes),
+        "notes": [*notes, *dead_drafts(measured)],
         "configurations": [_configuration(m, measured[0], settings.batch) for m in measured],
     }
+
+
+def dead_drafts(measured: Sequence[Measured]) -> list[str]:
+    """A remark on each configuration whose drafts are next to never accepted: a text stays right, so nobody would notice."""
+    remarks = []
+    for one in measured:
+        stats = _pooled(one.samples)
+        if stats.num_drafted and stats.num_steps >= _ENOUGH_STEPS and stats.num_accepted < _DEAD * stats.num_steps:
+            remarks.append(
+                f"{one.name}: {stats.num_accepted} of {stats.num_drafted} drafted tokens were accepted in {stats.num_steps} "
+                "steps; check that its heads or draft model belong to this model"
+            )
+    return remarks
 
 
 def _configuration(measured: Measured, plain: Measured, batch: int) -> dict[str, Any]:
@@ -122,6 +137,7 @@ def _core(samples: Sequence[Sample], plain: Sequence[Sample]) -> dict[str, Any]:
         "acceptance_length": stats.acceptance_length,
         "acceptance_rate": stats.acceptance_rate,
         "acceptance_by_position": stats.acceptance_by_position,
+        "accepted_histogram": stats.accepted_histogram,
         "speedup": _ratio(tokens * _seconds(plain), seconds * _tokens(plain)),
     }
 

@@ -59,6 +59,20 @@ class Report:
         save_json(path, self.record)
 
 
+def check_writable(path: str | Path) -> None:
+    """DataError if :func:`save_json` could not write here: no such folder, no right to, or a folder itself."""
+    folder = Path(path).parent
+    reason = None
+    if not str(path) or Path(path).is_dir():
+        reason = "it must name a file"
+    elif not folder.is_dir():
+        reason = f"there is no folder {folder}"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        reason = f"the folder {folder} is read-only"
+    if reason is not None:
+        raise DataError(f"cannot write {str(path)!r}: {reason}")
+
+
 def save_json(path: str | Path, value: Any) -> None:
     """Write one JSON object: a reader sees the old file or the new one."""
     path = Path(path)

@@ -254,7 +254,7 @@ class _Run:
             num_blocks=settings.num_blocks,
             sees_root=settings.sees_root,
             output=settings.output,
-            inner_size=settings.inner_size,
+            inner_size=round(settings.inner_factor * base.model.width) or None,
             draft_vocab=vocab,
         )
         output = None if settings.output == "base" else base.model.output.float().cpu().numpy()

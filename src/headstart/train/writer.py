@@ -3,7 +3,7 @@
 A chat model samples the user's turn from its template and then answers it (Magpie, Xu et al. 2024); a model without a template
 continues from nothing. A round writes, in batches: fresh conversations of many kinds (``kinds.py``), second turns for a third
 of the short ones, and summaries of and questions over passages that the model wrote in earlier rounds. Answers are written at
-temperature 0, 0.5 and 0.8; half of them greedily, as that is how heads are used most.
+temperature 0, 0.5 and 0.8: each question is answered greedily, as that is how heads are used most, and once more warmly.
 
 Only the answers are supervised. What is written depends on the seed and on how many documents stood before, so a writer that
 was stopped goes on with new text.
@@ -27,7 +27,7 @@ from headstart.train.generation import Text, write
 from headstart.train.kinds import ARTICLE, FOLLOW_UPS, READINGS, SUMMARIES, draw_kind, excerpt
 from headstart.train.template import Codec, Turns
 
-_TEMPERATURES = (0.0, 0.0, 0.5, 0.8)
+_WARM = (0.5, 0.8)
 _MIXED = -1.0
 _ABANDON = 0.04
 _SECOND_TURNS = 0.35
@@ -105,7 +105,7 @@ class Writer:
         """Without a template: continuations of what the model puts first and, in most texts, of a random token."""
         first, size = self._codec.encode_whole(""), self._model.vocab_size
         starts = [first if first and i % 4 == 0 else [*first, self._rng.randrange(size)] for i in range(self._batch)]
-        temperatures = [self._rng.choice(_TEMPERATURES[1:]) for _ in starts]
+        temperatures = [self._rng.choice((0.0, *_WARM)) for _ in starts]
         texts = self._write(starts, temperatures, self._answer, keep_states=True)
         chats = [_Chat("text", tuple(start)) for start in starts]
         yield [
@@ -155,10 +155,12 @@ class Writer:
         return asked
 
     def _answers(self, chats: list[_Chat]) -> Iterator[list[_Chat]]:
-        """Conversations with the answer appended, batch by batch; batches hold prompts of like length."""
-        for part in self._parts(sorted(chats, key=lambda chat: len(chat.tokens))):
+        """Conversations with an answer appended, each twice, batch by batch; batches hold prompts of like length."""
+        drawn = [(chat, t) for chat in chats for t in (0.0, self._rng.choice(_WARM))]
+        drawn.sort(key=lambda pair: len(pair[0].tokens))
+        for start in range(0, len(drawn), self._batch):
+            part, temperatures = zip(*drawn[start : start + self._batch], strict=True)
             long = len(part[-1].tokens) > _LONG_PROMPT
-            temperatures = [self._rng.choice(_TEMPERATURES) for _ in part]
             longest = min(self._answer, _LONG_ANSWER) if long else self._answer
             texts = self._write([chat.tokens for chat in part], temperatures, longest, keep_states=True)
             yield [

@@ -1,0 +1,77 @@
+"""The real model with the heads that ship: what a newcomer runs must be true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import headstart as hs
+from headstart.heads.base import find_heads, load_heads
+from headstart.measure.lossless import compare
+from headstart.target.hf_reference import ReferenceDecoder
+
+PROMPTS = (
+    "Why is the sky blue? Answer in three sentences.",
+    "Write a Python function that adds the numbers of a list.",
+    "Summarise: The ship left the harbour at dawn. The crew sang. By noon the wind had died and the ship lay still until night.",
+    "Tom has 5 apples and buys 7 more. He gives 3 to Anna. How many apples does Tom have?",
+)
+GREEDY = hs.Sampling(max_tokens=40)
+SAMPLED = hs.Sampling(
+    max_tokens=40, temperature=0.8, top_p=0.95, seed=3, repetition_penalty=1.1, presence_penalty=0.2, frequency_penalty=0.1
+)
+GUESSERS: dict[str, dict[str, Any]] = {
+    "ngram": {},
+    "medusa": {},
+    "draft_model": {"draft": "layers:4"},
+}
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[hs.LLM]:
+    threads = torch.get_num_threads()
+    yield hs.load("smollm2", proposer="none")
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "every penalty"])
+@pytest.mark.parametrize("name", GUESSERS)
+def test_the_text_is_that_of_plain_decoding(plain: hs.LLM, name: str, sampling: hs.Sampling) -> None:
+    guessing = plain.with_proposer(name, **GUESSERS[name])
+    expected = plain.generate_many(PROMPTS, sampling, batch=2)
+    for prompt, ours, theirs in zip(PROMPTS, guessing.generate_many(PROMPTS, sampling, batch=2), expected, strict=True):
+        assert ours.stats.num_drafted > 0
+        difference = compare(
+            plain.target, prompt, plain.encode(prompt), theirs.tokens, ours.tokens, sampling, seed=sampling.seed or 0
+        )
+        assert difference is None or difference.kind == "tie", difference
+
+
+def test_plain_decoding_gives_the_tokens_of_transformers(plain: hs.LLM) -> None:
+    reference = ReferenceDecoder(plain.target, GREEDY)
+    for prompt in PROMPTS[:2]:
+        tokens = plain.encode(prompt)
+        (expected,) = reference.generate([tokens])
+        ours = plain.generate(prompt, GREEDY)
+        difference = compare(plain.target, prompt, tokens, ours.tokens, expected, GREEDY, seed=0)
+        assert difference is None or difference.kind == "tie", difference
+
+
+def test_the_shipped_heads_are_found_and_guess_as_well_as_they_did(plain: hs.LLM) -> None:
+    folder = find_heads(plain.target.fingerprint)
+    assert folder is not None
+    heads = load_heads(folder, plain.target)
+    assert heads.card.provenance["corpus_tokens"] > 0
+    guessing = plain.with_proposer("auto", num_nodes=15)
+    assert guessing.proposer_name == "medusa"
+    answers = guessing.generate_many(PROMPTS, hs.Sampling(max_tokens=64), batch=4)
+    total = hs.Stats()
+    for answer in answers:
+        total.add(answer.stats)
+    assert total.acceptance_length == pytest.approx(STORED_LENGTH, abs=0.06)  # a rounded tie may move a few tokens
+
+
+STORED_LENGTH = 1.75
