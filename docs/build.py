@@ -12,11 +12,12 @@ block stays as it was.
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
+import io
 import json
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "headstart"
@@ -156,11 +158,14 @@ def curve(file: str) -> str:
 
 def usage(verb: str) -> str:
     """The help text of a verb, or of the whole program."""
+    from headstart.cli.app import run
+
     verb = "" if verb == "all" else verb
-    environment = os.environ | {"COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}
-    command = [sys.executable, "-m", "headstart", *verb.split(), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=ROOT)
-    text = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    printed = io.StringIO()
+    environment = {"COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}
+    with mock.patch.dict(os.environ, environment), contextlib.redirect_stdout(printed):
+        run([*verb.split(), "--help"])
+    text = "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
     return f"```text\n$ headstart {verb + ' ' if verb else ''}--help\n{text}\n```"
 
 

@@ -163,6 +163,26 @@ def test_an_empty_prompt_is_refused_from_argument_and_pipe(run: Run, model: str)
         assert "empty" in err
 
 
+def test_a_prompt_that_is_no_text_is_one_line(run: Run, model: str) -> None:
+    for words in (["generate", model, "x\udcff"], ["generate", model, "x\udcff", "--raw"]):
+        status, out, err = run(*words)
+        assert (status, out) == (1, "")
+        assert "no valid text" in err
+    for verb in ("generate", "chat"):
+        done = subprocess.run(
+            [sys.executable, "-X", "utf8", "-m", "headstart", verb, model], input=b"\xff\n", capture_output=True, check=False
+        )
+        assert done.returncode == 1, done.stderr
+        assert done.stderr.decode().startswith("error: stdin is no utf-8 text at byte 0")
+
+
+def test_a_stop_string_may_begin_with_a_hyphen(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Sampling] = []
+    monkeypatch.setattr("headstart.cli.generate.open_model", lambda *_: _Recorder(seen))
+    assert run("generate", "m", "hi", "--stop", "---", "--stop", "-x", "--top-k", "3")[0] == 0
+    assert seen == [Sampling(stop=("---", "-x"), top_k=3)]
+
+
 def test_ctrl_c_ends_with_130_and_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

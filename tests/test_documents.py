@@ -301,7 +301,7 @@ def test_links_lead_somewhere(document: str) -> None:
 
 def test_files_that_the_documents_name_exist() -> None:
     names = set(re.findall(r"`((?:tests|docs|benchmarks|examples)/[\w./]+)`", "".join(TEXTS.values())))
-    packaged = set(re.findall(r"`((?:target|proposers|heads|measure|train)/\w+\.py)`", "".join(TEXTS.values())))
+    packaged = set(re.findall(r"`((?:target|proposers|heads|measure|train)/[a-z_]+\.py)`", "".join(TEXTS.values())))
     for path in [*(ROOT / name for name in names), *(ROOT / "src" / "headstart" / name for name in packaged)]:
         assert path.exists(), path
 

@@ -248,6 +248,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "other format": (edit_config(format="medusa"), "does not describe heads"),
     "other version": (edit_config(version=99), "version 99"),
     "other kind": (edit_config(kind="crystal ball"), "'crystal ball'"),
+    "a list of kinds": (edit_config(kind=["medusa"]), "unknown kind"),
     "no sizes": (edit_config(sizes=None), "'sizes' is missing"),
     "size misses": (edit_config(sizes={k: v for k, v in SIZES.items() if k != "num_blocks"}), "misses 'num_blocks'"),
     "unknown size": (edit_config(sizes=SIZES | {"colour": 3}), "unknown 'colour'"),

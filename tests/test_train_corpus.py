@@ -191,6 +191,13 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, complaint: str) -> None:
         read_jsonl(file, CODEC, ENDS, 100)
 
 
+def test_only_line_feeds_end_a_line_of_data(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text("\ufeff" + '{"text": "a\u2028b\u0085c"}\n{"text": "d"}\n', encoding="utf-8", newline="\n")
+    base = tiny_base()
+    assert len(read_jsonl(path, base.codec, base.end_tokens, 99)) == 2
+
+
 def test_data_without_a_supervised_token_shows_how_it_reads(tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
     file.write_text(json.dumps({"messages": CHAT[:1]}) + "\n" + json.dumps({"messages": CHAT}) + "\n")

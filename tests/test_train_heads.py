@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from chat_model import tiny_base, tiny_loaded
-from headstart.errors import DataError, RequestError, TrainingError
+from headstart.errors import DataError, HeadsError, RequestError, TrainingError
 from headstart.heads.base import Acceptance, BaseIdentity, load_heads
 from headstart.heads.medusa import MedusaConfig, initial_tensors
 from headstart.train import Event, TrainResult, TrainSettings, train
@@ -420,6 +420,39 @@ def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(tmp_path: Path) -> 
 def test_what_cannot_be_trained_is_refused(tmp_path: Path, options: Any, error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         run(tmp_path, **options)
+
+
+@pytest.mark.parametrize("options", [{"out": "stands"}, {"out": "file"}, {"out": ".."}, {"init": "missing"}])
+def test_what_would_fail_at_the_end_fails_before_any_work(
+    tmp_path: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stands").mkdir()
+    (tmp_path / "stands" / "mine.txt").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    monkeypatch.chdir(tmp_path)
+    events: list[Event] = []
+    with pytest.raises(HeadsError):
+        run(tmp_path, report=events.append, **options)
+    assert not events
+    assert (tmp_path / "stands" / "mine.txt").read_text() == (tmp_path / "file").read_text() == "precious"
+
+
+@pytest.mark.parametrize("options", [{"corpus": "file", "data": None}, {"out": "file/heads"}])
+def test_a_folder_that_cannot_be_made_is_one_line(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainingError, match=r"file.* cannot be read or written"):
+        run(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"betas": (0.9, 1.0)}, {"betas": (0.9,)}, {"head_decay": math.nan}, {"epochs": math.inf}, {"learning_rate": 0}]
+)
+def test_settings_of_no_sense_are_refused_by_name(options: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=next(iter(options))):
+        TrainSettings(**options)
 
 
 def test_a_single_document_is_not_enough(tmp_path: Path) -> None:

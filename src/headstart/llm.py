@@ -266,6 +266,7 @@ def load(
     draft_dtype: str | None = None,
     dtype: str = "float32",
     device: str = "cpu",
+    target: str = "hf",
     num_nodes: int | None = None,
     growth: str | None = None,
     allow_other_base: bool = False,
@@ -273,11 +274,11 @@ def load(
     """A model ready to decode: a Hugging Face folder, a GGUF file, a hub id or a bundled name (``smollm2``).
 
     ``proposer``: "none", "ngram", "draft_model" (with ``draft``), "medusa" (with ``heads``, or heads found by the model's
-    fingerprint), or "auto": heads if some are found, else prompt lookup.
+    fingerprint), or "auto": heads if some are found, else prompt lookup. ``target`` names the engine: "hf" (PyTorch).
     """
     from headstart.target.loading import load_model
 
-    loaded = load_model(name, dtype=dtype, device=device)
+    loaded = load_model(name, dtype=dtype, device=device, engine=target)
     guesser = choose_proposer(
         proposer,
         loaded.target,

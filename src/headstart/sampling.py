@@ -32,6 +32,7 @@ from headstart.errors import ModelError, RequestError
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment
+_LARGEST = 1e300  # a penalised logit; an absurd penalty must not make two infinities meet
 _LIKELY = 1024  # top-p looks at this many candidates before it sorts the whole vocabulary
 
 
@@ -226,10 +227,13 @@ class Sampler:
                 seen = np.fromiter(self._prompt | counts.keys(), dtype=np.int64)
                 seen = seen[seen < x.size]
                 scale = settings.repetition_penalty
-                x[seen] = np.where(x[seen] > 0, x[seen] / scale, x[seen] * scale)
+                with np.errstate(over="ignore"):
+                    scaled = np.where(x[seen] > 0, x[seen] / scale, x[seen] * scale)
+                x[seen] = np.clip(scaled, -_LARGEST, _LARGEST, where=np.isfinite(x[seen]), out=scaled)
             said = np.fromiter(counts.keys(), dtype=np.int64, count=len(counts))
             times = np.fromiter(counts.values(), dtype=np.float64, count=len(counts))
-            x[said] -= settings.presence_penalty + settings.frequency_penalty * times
+            with np.errstate(over="ignore"):
+                x[said] -= np.clip(settings.presence_penalty + settings.frequency_penalty * times, -_LARGEST, _LARGEST)
         x[self._bias_ids] += self._bias
         if self._num_committed + len(path) < settings.min_tokens:
             x[list(self.stop_tokens)] = -math.inf

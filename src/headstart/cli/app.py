@@ -7,6 +7,7 @@ went away (``| head``) with 141, as the shell expects it.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -55,7 +56,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """The entry point of the ``headstart`` script."""
+    """The entry point of the ``headstart`` script. A character that the terminal cannot show is no reason to stop."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run())
 
 

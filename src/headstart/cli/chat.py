@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from headstart.cli.options import Engine, ModelName, ProposerName, Proposers, SamplingOptions, open_model, sampling_of, switch
+from headstart.cli.options import (
+    Engine,
+    ModelName,
+    ProposerName,
+    Proposers,
+    SamplingOptions,
+    open_model,
+    read_input,
+    sampling_of,
+    switch,
+)
 from headstart.errors import HeadstartError, RequestError
 from headstart.sampling import Sampling
 
@@ -102,7 +112,7 @@ def _turns(interactive: bool) -> Iterator[str]:
         if interactive:
             sys.stderr.write("> ")
             sys.stderr.flush()
-        line = sys.stdin.readline()
+        line = read_input(sys.stdin.readline)
         if not line:
             return
         yield line.strip()

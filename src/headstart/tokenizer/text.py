@@ -79,6 +79,10 @@ class Tokenizer:
         """Token ids of a text. ``add_special_tokens`` puts the beginning-of-text token first where the model has one."""
         if not isinstance(text, str):
             raise RequestError(f"A prompt must be text, not {type(text).__name__}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(f"The prompt is no valid text at character {error.start}; give it in UTF-8") from None
         ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 

@@ -71,6 +71,6 @@ def _record(path: Path) -> dict[str, Any]:
             record = json.loads((file.metadata() or {})["record"])
         if (record["format"], record["version"]) != (FORMAT, VERSION):
             raise KeyError("format")
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(f"{path} is not a readable checkpoint ({error}); delete it or give resume=False") from None
     return dict(record)

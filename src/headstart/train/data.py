@@ -27,7 +27,7 @@ _UNKNOWN_TEMPERATURE = -1.0
 def read_jsonl(path: Path, codec: Codec, end_tokens: frozenset[int], max_tokens: int) -> list[Document]:
     """The file's documents, each cut at ``max_tokens``. DataError names the line that cannot be used."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # JSON strings may hold other line ends as they are
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     documents = []

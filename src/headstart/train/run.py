@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from headstart.errors import DataError, RequestError, TrainingError
-from headstart.heads.base import Acceptance, HeadsCard, load_heads, save_heads
+from headstart.heads.base import Acceptance, HeadsCard, check_place, load_heads, save_heads
 from headstart.heads.medusa import MedusaConfig, MedusaHeads, initial_tensors
 from headstart.llm import LLM
 from headstart.target.loading import Loaded
@@ -104,8 +104,15 @@ def train(
     if data is not None and corpus is not None:
         raise RequestError("give data or corpus, not both: a corpus is what the model writes itself")
     chosen = TrainSettings.of(**options) if settings is None else settings.changed(**options)
-    run = _Run(chosen, Path(out), report, time.monotonic())
-    return run.go(Base.of(model, chosen.base_dtype), data, corpus, init, resume)
+    check_place(out)
+    run = _Run(chosen, Path(out).absolute(), report, time.monotonic())
+    try:
+        return run.go(Base.of(model, chosen.base_dtype), data, corpus, init, resume)
+    except BrokenPipeError:
+        raise  # of whoever reads the reports
+    except OSError as error:
+        where = error.filename or run.work
+        raise TrainingError(f"{where} cannot be read or written: {error.strerror or error}") from error
 
 
 class _Run:
@@ -117,6 +124,9 @@ class _Run:
     def go(
         self, base: Base, data: str | Path | None, corpus: str | Path | None, init: str | Path | None, resume: bool
     ) -> TrainResult:
+        initial: MedusaHeads | None = (
+            None if init is None else load_heads(init, base.identity)
+        )  # what is wrong with them is said before the work
         about = read_about(self.checkpoint) if resume else None
         self._require_same(about, init)
         documents = self._documents(base, data, corpus, about)
@@ -124,7 +134,7 @@ class _Run:
         self.report(Event("capture", f"{len(documents)} documents, {share:.0%} of their tokens are supervised"))
         states, documents = self._states(base, documents, about)
         held_out, learned = _split(documents, self.settings.held_out)
-        start = self._start(base, [documents[i] for i in learned], init)
+        start = initial or self._start(base, [documents[i] for i in learned])
         objective = self._objective(base, start.config)
         measured_on = measuring_documents(documents, held_out, states, self.settings.evaluation_rows)
 
@@ -240,11 +250,8 @@ class _Run:
             report=lambda done, total: self.report(Event("capture", "rows of hidden states", done, total)),
         )
 
-    def _start(self, base: Base, learned: Sequence[Document], init: str | Path | None) -> MedusaHeads:
-        """The heads to begin with: those of ``init`` with their draft vocabulary, or fresh ones."""
-        if init is not None:
-            heads: MedusaHeads = load_heads(init, base.identity)
-            return heads
+    def _start(self, base: Base, learned: Sequence[Document]) -> MedusaHeads:
+        """Fresh heads."""
         settings = self.settings
         vocab = choose_draft_vocab(learned, settings.draft_vocab, base.model.vocab_size, base.end_tokens)
         config = MedusaConfig(

@@ -70,8 +70,11 @@ class TrainSettings:
             _require(math.isfinite(value) and value >= 0, self, name, "0 or more")
         for name in ("corpus_share", "capture_share", "held_out", "warmup", "soft_weight"):
             _require(0 <= getattr(self, name) <= 1, self, name, "between 0 and 1")
-        _require(self.learning_rate > 0, self, "learning_rate", "above 0")
-        _require(self.epochs > 0, self, "epochs", "above 0")
+        for name in ("learning_rate", "epochs", "head_decay"):
+            _require(0 < getattr(self, name) < math.inf, self, name, "a finite number above 0")
+        _require(
+            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), self, "betas", "two numbers from 0 to below 1"
+        )
         _require(self.output in ("base", "own"), self, "output", '"base" or "own"')
         for name in ("states_dtype", "base_dtype"):
             _require(getattr(self, name) in ("float32", "bfloat16", "float16"), self, name, "float32, bfloat16 or float16")
