@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
 import headstart as hs
 from headstart.heads.base import find_heads, load_heads
@@ -16,7 +14,7 @@ from headstart.target.hf_reference import ReferenceDecoder
 PROMPTS = (
     "Why is the sky blue? Answer in three sentences.",
     "Write a Python function that adds the numbers of a list.",
-    "Summarise: The ship left the harbour at dawn. The crew sang. By noon the wind had died and the ship lay still until night.",
+    "Summarise: The ship left the harbour at dawn. By noon the wind had died and the ship lay still until night.",
     "Tom has 5 apples and buys 7 more. He gives 3 to Anna. How many apples does Tom have?",
 )
 GREEDY = hs.Sampling(max_tokens=40)
@@ -31,10 +29,8 @@ GUESSERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[hs.LLM]:
-    threads = torch.get_num_threads()
-    yield hs.load("smollm2", proposer="none")
-    torch.set_num_threads(threads)
+def plain() -> hs.LLM:
+    return hs.load("smollm2", proposer="none")
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "every penalty"])

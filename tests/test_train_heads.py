@@ -374,9 +374,19 @@ def test_states_computed_anew_teach_the_same(tmp_path: Path) -> None:
 def test_heads_that_are_trained_further_start_from_what_was_stored(tmp_path: Path) -> None:
     first = run(tmp_path)
     vocab = load_heads(tmp_path / "heads").config.draft_vocab
-    more = run(tmp_path, out=tmp_path / "more", init=tmp_path / "heads", draft_vocab=9)
+    with pytest.raises(RequestError, match="draft_vocab is 9, which has no effect with init"):
+        run(tmp_path, out=tmp_path / "more", init=tmp_path / "heads", draft_vocab=9)
+    more = run(tmp_path, out=tmp_path / "more", init=tmp_path / "heads")
     assert more.before == first.after
     assert load_heads(tmp_path / "more").config.draft_vocab == vocab
+
+
+def test_finished_heads_are_not_replaced_unasked(tmp_path: Path) -> None:
+    first = run(tmp_path)
+    with pytest.raises(RequestError, match="holds the heads of a finished run"):
+        run(tmp_path)
+    assert load_heads(tmp_path / "heads").card.acceptance == first.after
+    assert run(tmp_path, resume=False).after == first.after
 
 
 def test_the_model_writes_its_own_text_without_data(tmp_path: Path) -> None:
@@ -422,7 +432,9 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, options: Any, error: 
         run(tmp_path, **options)
 
 
-@pytest.mark.parametrize("options", [{"out": "stands"}, {"out": "file"}, {"out": ".."}, {"init": "missing"}])
+@pytest.mark.parametrize(
+    "options", [{"out": "stands"}, {"out": "file"}, {"out": ".."}, {"out": "."}, {"out": ""}, {"init": "missing"}]
+)
 def test_what_would_fail_at_the_end_fails_before_any_work(
     tmp_path: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,7 +460,16 @@ def test_a_folder_that_cannot_be_made_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "options", [{"betas": (0.9, 1.0)}, {"betas": (0.9,)}, {"head_decay": math.nan}, {"epochs": math.inf}, {"learning_rate": 0}]
+    "options",
+    [
+        {"betas": (0.9, 1.0)},
+        {"betas": (0.9,)},
+        {"head_decay": math.nan},
+        {"epochs": math.inf},
+        {"learning_rate": 0},
+        {"seed": -1},
+        {"seed": 2**32},
+    ],
 )
 def test_settings_of_no_sense_are_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=next(iter(options))):

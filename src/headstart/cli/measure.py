@@ -51,7 +51,7 @@ def measure(
 
     check_json(json)
     chosen = dict(given(settings)) if settings else {}
-    names = tuple(name.strip() for name in proposer.split(",")) if proposer else ()
+    names = tuple(name.strip() for name in proposer.split(",")) if proposer is not None else ()
     request, flags = sampling_of(sampling), proposers or ProposerFlags()
     read = prompt_set(prompts, chosen.get("limit"))  # before the model, which takes longer to load
     llm = open_model(model, engine, "none" if names else None, None)

@@ -175,9 +175,9 @@ def save_heads(folder: str | os.PathLike[str], heads: Heads) -> None:
 
 def check_place(folder: str | os.PathLike[str]) -> None:
     """HeadsError if something that must not be replaced stands where heads shall be saved."""
-    path = FilePath(folder).absolute()
+    path = FilePath(folder)
     if path.name in ("", ".."):
-        raise HeadsError(f"{folder} cannot hold heads; name a folder of their own")
+        raise HeadsError(f"{str(folder)!r} cannot hold heads; name a folder of their own")
     if path.exists() and not (_is_heads_folder(path) or (path.is_dir() and not any(path.iterdir()))):
         raise HeadsError(f"{path} exists and is not a heads folder; choose another name")
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from headstart.errors import DataError, RequestError, TrainingError
-from headstart.heads.base import Acceptance, HeadsCard, check_place, load_heads, save_heads
+from headstart.heads.base import CONFIG_FILE, Acceptance, HeadsCard, check_place, load_heads, save_heads
 from headstart.heads.medusa import MedusaConfig, MedusaHeads, initial_tensors
 from headstart.llm import LLM
 from headstart.target.loading import Loaded
@@ -105,7 +105,7 @@ def train(
         raise RequestError("give data or corpus, not both: a corpus is what the model writes itself")
     chosen = TrainSettings.of(**options) if settings is None else settings.changed(**options)
     check_place(out)
-    run = _Run(chosen, Path(out).absolute(), report, time.monotonic())
+    run = _Run(chosen, Path(out), report, time.monotonic())
     try:
         return run.go(Base.of(model, chosen.base_dtype), data, corpus, init, resume)
     except BrokenPipeError:
@@ -124,11 +124,13 @@ class _Run:
     def go(
         self, base: Base, data: str | Path | None, corpus: str | Path | None, init: str | Path | None, resume: bool
     ) -> TrainResult:
-        initial: MedusaHeads | None = (
-            None if init is None else load_heads(init, base.identity)
-        )  # what is wrong with them is said before the work
+        initial = None if init is None else self._initial(base, init)  # what is wrong with them is said before the work
         about = read_about(self.checkpoint) if resume else None
         self._require_same(about, init)
+        if resume and about is None and (self.out / CONFIG_FILE).exists():
+            raise RequestError(
+                f"{self.out} holds the heads of a finished run; give another folder, or resume=False to replace them"
+            )
         documents = self._documents(base, data, corpus, about)
         share = require_supervised(documents, base.codec)
         self.report(Event("capture", f"{len(documents)} documents, {share:.0%} of their tokens are supervised"))
@@ -250,6 +252,12 @@ class _Run:
             report=lambda done, total: self.report(Event("capture", "rows of hidden states", done, total)),
         )
 
+    def _initial(self, base: Base, folder: str | Path) -> MedusaHeads:
+        """Heads to start from, with their form and their draft vocabulary."""
+        heads: MedusaHeads = load_heads(folder, base.identity)
+        _refuse_other_form(self.settings, heads.config, folder)
+        return heads
+
     def _start(self, base: Base, learned: Sequence[Document]) -> MedusaHeads:
         """Fresh heads."""
         settings = self.settings
@@ -329,6 +337,22 @@ class _Run:
             "step": progress.step,
             "minutes": round((time.monotonic() - self.started) / 60, 2),
         }
+
+
+def _refuse_other_form(settings: TrainSettings, config: MedusaConfig, init: str | Path) -> None:
+    """Heads that training starts from bring their form along: a setting that asks for another one could not take effect."""
+    has = {
+        "num_heads": config.num_heads,
+        "num_blocks": config.num_blocks,
+        "sees_root": config.sees_root,
+        "output": config.output,
+        "inner_factor": (config.inner_size or 0) / config.hidden_size,
+        "draft_vocab": config.num_outputs,
+    }
+    for name, value in has.items():
+        asked = getattr(settings, name)
+        if asked not in (value, getattr(TrainSettings(), name)):
+            raise RequestError(f"{name} is {asked!r}, which has no effect with init: the heads in {init} have {value!r}")
 
 
 def _split(documents: Sequence[Document], share: float) -> tuple[list[int], list[int]]:

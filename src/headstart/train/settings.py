@@ -70,6 +70,7 @@ class TrainSettings:
             _require(math.isfinite(value) and value >= 0, self, name, "0 or more")
         for name in ("corpus_share", "capture_share", "held_out", "warmup", "soft_weight"):
             _require(0 <= getattr(self, name) <= 1, self, name, "between 0 and 1")
+        _require(isinstance(self.seed, int) and 0 <= self.seed < 2**32, self, "seed", "a whole number from 0 to below 2**32")
         for name in ("learning_rate", "epochs", "head_decay"):
             _require(0 < getattr(self, name) < math.inf, self, name, "a finite number above 0")
         _require(
