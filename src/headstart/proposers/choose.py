@@ -78,7 +78,7 @@ def _medusa(target: Target, heads: str | None, growth: str, allow_other_base: bo
         raise HeadsError(f"no heads fit {target.name}; train some with `headstart train`, or name a folder with --heads")
     loaded = load_heads(folder, target, allow_other_base=allow_other_base)
     bound = loaded.bind(target.operations, target.base_weights())
-    return Guesser("medusa", MedusaProposer(bound, growth=growth), num_nodes=15, heads=loaded)
+    return Guesser("medusa", MedusaProposer(bound, growth=growth), num_nodes=7, heads=loaded)
 
 
 def _draft_model(target: Target, tokenizer: Tokenizer, draft: str | None, dtype: str | None) -> Guesser:

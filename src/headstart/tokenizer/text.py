@@ -82,7 +82,7 @@ class Tokenizer:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise RequestError(f"The prompt is no valid text at character {error.start}; give it in UTF-8") from None
+            raise RequestError(f"The text is not valid at character {error.start}; give it in UTF-8") from None
         ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headstart.errors import DataError
+from headstart.errors import DataError, RequestError
 from headstart.train.corpus import Document
 from headstart.train.template import Codec, encode_chat
 
@@ -36,7 +36,7 @@ def read_jsonl(path: Path, codec: Codec, end_tokens: frozenset[int], max_tokens:
             continue
         try:
             documents.append(_document(json.loads(line), codec, end_tokens, max_tokens))
-        except (DataError, json.JSONDecodeError) as error:
+        except (DataError, RequestError, json.JSONDecodeError) as error:
             raise DataError(f"{path}, line {number}: {error}") from None
     if not documents:
         raise DataError(f"{path} holds no documents; give JSONL with messages or text on each line")
