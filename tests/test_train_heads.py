@@ -381,6 +381,13 @@ def test_heads_that_are_trained_further_start_from_what_was_stored(tmp_path: Pat
     assert load_heads(tmp_path / "more").config.draft_vocab == vocab
 
 
+def test_the_provenance_names_the_command_but_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [str(tmp_path / "bin" / "headstart"), "train", "toy", "--out", str(tmp_path / "heads")])
+    run(tmp_path)
+    card = load_heads(tmp_path / "heads").card
+    assert card.provenance["command"] == "headstart train toy --out heads"
+
+
 def test_finished_heads_are_not_replaced_unasked(tmp_path: Path) -> None:
     first = run(tmp_path)
     with pytest.raises(RequestError, match="holds the heads of a finished run"):

@@ -326,7 +326,7 @@ class _Run:
     ) -> dict[str, Any]:
         versions = {name: version(name) for name in ("headstart", "torch", "transformers")}
         return {
-            "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "command": " ".join(_without_folder(argument) for argument in sys.argv),
             "versions": versions | {"python": platform.python_version()},
             "machine": {"processor": platform.machine(), "system": platform.system(), "threads": torch.get_num_threads()},
             "base_dtype": base.dtype,
@@ -337,6 +337,11 @@ class _Run:
             "step": progress.step,
             "minutes": round((time.monotonic() - self.started) / 60, 2),
         }
+
+
+def _without_folder(argument: str) -> str:
+    """An argument as a record may hold it: of an absolute path only its last part."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
 
 
 def _refuse_other_form(settings: TrainSettings, config: MedusaConfig, init: str | Path) -> None:
