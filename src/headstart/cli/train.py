@@ -111,6 +111,8 @@ def _show(result: TrainResult) -> None:
         f"({result.supervised_share:.0%} of all), best at step {result.progress.best_step} of {result.progress.step}, "
         f"{result.progress.num_skipped} batches skipped, {result.seconds / 60:.1f} minutes"
     )
+    for size in result.after.predicted_length:
+        say(f"static tree of {size} rows: {' '.join(map(str, result.after.paths(size - 1)))}")
 
 
 def describe(result: TrainResult) -> dict[str, Any]:
@@ -119,6 +121,7 @@ def describe(result: TrainResult) -> dict[str, Any]:
         "heads": result.path.name,
         "before": asdict(result.before),
         "after": asdict(result.after),
+        "static_trees": {size: result.after.paths(size - 1) for size in result.after.predicted_length},
         "documents": result.num_documents,
         "corpus_tokens": result.num_corpus_tokens,
         "supervised_share": result.supervised_share,

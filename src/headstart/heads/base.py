@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from headstart.errors import HeadsError
+from headstart.tree import Path, optimal_paths
 
 FORMAT, VERSION = "headstart-heads", 1
 CONFIG_FILE, TENSORS_FILE = "config.json", "model.safetensors"
@@ -99,6 +100,10 @@ class Acceptance:
     def array(self) -> NDArray[np.float64]:
         """``accuracies`` as [K, R]."""
         return np.array(self.accuracies, dtype=np.float64)
+
+    def paths(self, num_nodes: int) -> list[Path]:
+        """The best static tree of this many nodes by these accuracies, as paths of ranks."""
+        return optimal_paths(self.array(), num_nodes)
 
 
 @dataclass(frozen=True, slots=True)

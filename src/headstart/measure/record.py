@@ -108,7 +108,7 @@ def _configuration(measured: Measured, plain: Measured, batch: int) -> dict[str,
     return {
         "proposer": measured.name,
         "accept": None if measured.name == TRANSFORMERS else "exact",
-        "lossless": None if measured.differences is None else True,
+        "lossless": None if measured.differences is None else not any(d.kind == "fault" for d in measured.differences),
         "batch": batch,
         "nodes": measured.num_nodes,
         **_core(measured.samples, plain.samples),
