@@ -102,17 +102,21 @@ def speed(file: str) -> str:
 def acceptance(file: str) -> str:
     """L by kind of prompt."""
     record = read(file)
-    guessers = [entry for entry in record["configurations"] if entry["proposer"] != "plain"]
-    kinds: dict[str, list[str]] = {"chat": [name for name in CHAT if name in record["prompts"]["categories"]]}
-    kinds |= {name: [name] for name in record["prompts"]["categories"] if name not in CHAT}
+    categories = record["by_category"]
+    kinds: dict[str, list[str]] = {"chat": [name for name in CHAT if name in categories]}
+    kinds |= {name: [name] for name in categories if name not in CHAT}
     rows = []
-    for kind, categories in kinds.items():
-        number = sum(record["prompts"]["categories"][name] for name in categories)
-        rows.append([kind, str(number), *(f"{pooled(entry, categories):.2f}" for entry in guessers)])
-    rows.append(["all", str(record["prompts"]["number"]), *(f"{entry['acceptance_length']:.2f}" for entry in guessers)])
-    rows.append(["all but looping outputs", "", *(without_loops(entry) for entry in guessers)])
-    header = ["kind", "prompts", *(f"L, {NAMES[entry['proposer']]} ({entry['nodes'] + 1} rows)" for entry in guessers)]
-    return table(header, rows) + "\n\n" + measured(record)
+    for kind, names in kinds.items():
+        parts = [categories[name] for name in names]
+        length = sum(part["emitted"] for part in parts) / sum(part["steps"] for part in parts)
+        rows.append([kind, str(sum(part["prompts"] for part in parts)), f"{length:.2f}"])
+    for kind, key in (("all", "all"), ("all but outputs that loop", "not_looping")):
+        rows.append([kind, str(record[key]["prompts"]), f"{record[key]['acceptance_length']:.2f}"])
+    what = (
+        f"*{record['model']}, {record['dtype']}; {record['prompts']['name']}, greedy, {record['max_tokens']} tokens; "
+        f"{record['machine']['cpu']}; {record['date'][:10]}.*"
+    )
+    return table(["kind", "prompts", f"L, `medusa`, {record['rows']} rows"], rows) + "\n\n" + what
 
 
 def lossless(files: str) -> str:
@@ -298,18 +302,6 @@ def same(entry: Any) -> str:
     ties = f" ({entry['ties']} ties by rounding)" if entry["ties"] else ""
     faults = f" ({entry['faults']} FAULTS)" if entry["faults"] else ""
     return entry["identical"] + ties + faults
-
-
-def pooled(entry: Any, categories: list[str]) -> float:
-    """L over several categories. Every answer but for its first token comes from steps."""
-    parts = [entry["by_category"][name] for name in categories]
-    emitted = sum(part["acceptance_length"] * part["steps"] for part in parts)
-    return float(emitted / sum(part["steps"] for part in parts))
-
-
-def without_loops(entry: Any) -> str:
-    """L of the outputs that do not loop."""
-    return f"{entry['looping']['acceptance_length_without']:.2f}"
 
 
 if __name__ == "__main__":
