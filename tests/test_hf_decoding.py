@@ -141,7 +141,7 @@ def test_drafting_that_was_off_for_a_while_accepts_as_if_it_never_was(name: str)
             accepted += [result.num_accepted for result in decoder.step() if len(generation.tokens) > 60]
         return accepted[1:]
 
-    never, paused = np.mean(accepted_behind(range(0))), np.mean(accepted_behind(range(20, 40)))
+    never, paused = (float(np.mean(accepted_behind(pause))) for pause in (range(0), range(20, 40)))
     assert abs(never - paused) <= max(0.05 * never, 0.05)
 
 
@@ -210,7 +210,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_trained_heads_say_the_256_tokens_of_plain_decoding(trained: Path, growth: str, fields: dict[str, Any]) -> None:
     target = tiny_loaded().target
-    target.context_limit = 512  # type: ignore[misc]  # rotary positions go on
+    target.context_limit = 512  # rotary positions go on
     heads = load_heads(trained, target)
     proposer = MedusaProposer(heads.bind(target.operations, target.base_weights()), growth)
     prompt, sampling = [1, 8, 9, 10], Sampling(max_tokens=256, ignore_eos=True, seed=7, **fields)

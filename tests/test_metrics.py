@@ -34,7 +34,8 @@ class ChainTarget(ScriptedTarget):
         super().__init__(_chain_logits, V, hidden_size=V, name="chain")
 
     def hidden_state(self, prefix: tuple[int, ...]) -> NDArray[np.float32]:
-        return np.eye(V, dtype=np.float32)[prefix[-1]]
+        state: NDArray[np.float32] = np.eye(V, dtype=np.float32)[prefix[-1]]
+        return state
 
     def base_weights(self) -> BaseWeights:
         return BaseWeights(np.eye(V, dtype=np.float32), np.eye(V, dtype=np.float32))
