@@ -14,7 +14,8 @@ plain decoding would have said (see ``accept.py``).
 Order of processing: repetition penalty (prompt and output), presence and frequency penalty (output only), logit bias, the ban
 on ending before ``min_tokens``, temperature, top-k, top-p, min-p. The first five change logits, the last three cut the tail.
 
-This file is the definition of the pick. An engine may compute it faster, never differently.
+This file is the definition of the pick, to the last bit: logarithms, exponentials and sums are those of ``arithmetic.py``. An
+engine may compute it faster, never differently; ``Sampler.plan`` tells it what to compute.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.arithmetic import exp, log, total
 from headstart.errors import ModelError, RequestError
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment
-_LARGEST = 1e300  # a penalised logit; an absurd penalty must not make two infinities meet
+_LARGEST = 1e300  # a penalised or biased logit; an absurd penalty must not make two infinities meet
+_NONE = np.empty(0, dtype=np.int64)
+_ROUGHNESS = 1e-6  # far more than numpy's logarithms are off
+_CLEAR = 1e-9  # relative to a sum, far more than exponentials and orders of summing differ
 _LIKELY = 1024  # top-p looks at this many candidates before it sorts the whole vocabulary
 
 
@@ -109,25 +115,44 @@ def nth_seed(seed: int, index: int) -> int:
     return seed if index == 0 else _mix((seed & _MASK) ^ _mix(index)) >> 1
 
 
+def noise_key(seed: int, position: int) -> int:
+    """What seed and position contribute to the noise, 64 bits."""
+    return _mix(_mix(seed & _MASK) + position)
+
+
 def gumbel(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
     """Gumbel noise of ``tokens`` [n] at a position: a pure function of its arguments."""
-    key = _mix(_mix(seed & _MASK) + position)
-    with np.errstate(over="ignore"):
-        z = np.uint64(key) + (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    uniform = ((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # exact, so strictly inside (0, 1)
-    noise: NDArray[np.float64] = -np.log(-np.log(uniform))
-    return noise
+    return -log(-log(_uniform(noise_key(seed, position), tokens)))
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     """Log-probabilities [..., V] of raw logits, in float64."""
     x = logits.astype(np.float64)
     x -= x.max(axis=-1, keepdims=True)
-    x -= np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    x -= log(total(exp(x)))
     return x
+
+
+def unusable_logits() -> ModelError:
+    """The error for logits whose maximum is no finite number."""
+    return ModelError("the model's logits hold NaN or infinity; try another dtype (float32) or check the weights")
+
+
+def every_token_banned() -> RequestError:
+    """The error for a request that leaves no token to pick."""
+    return RequestError("logit_bias and min_tokens together ban every token; loosen one of them")
+
+
+class Plan(NamedTuple):
+    """One pick, as an engine needs it beside the raw logits [V]: the arguments of ``_native.pick``, in their order."""
+
+    ids: NDArray[np.int64]  # [m], ascending: the tokens that penalties, bias and bans touch
+    values: NDArray[np.float64]  # [m]: what their logits become; minus infinity: banned
+    temperature: float
+    top_k: int
+    top_p: float
+    log_min_p: float  # minus infinity: off
+    key: int  # of the noise
 
 
 class Sampler:
@@ -143,10 +168,14 @@ class Sampler:
                 _require(0 <= token < vocab_size, name, token, f"a token id below {vocab_size}")
         ends = () if sampling.ignore_eos else (token for token in end_tokens if 0 <= token < vocab_size)  # configs overstate
         self.stop_tokens = frozenset(sampling.stop_token_ids) | frozenset(ends)
-        self._prompt = frozenset(prompt)
+        tokens = np.fromiter(prompt, dtype=np.int64, count=len(prompt))
+        self._prompt = np.unique(tokens[tokens < vocab_size])
         self._prompt_length = len(prompt)
         self._counts: dict[int, int] = {}
         self._num_committed = 0
+        least = np.array([max(sampling.min_p, sys.float_info.min)], dtype=np.float64)
+        self._log_min_p = float(log(least)[0]) if sampling.min_p else -math.inf
+        self._stop_ids = np.array(sorted(self.stop_tokens), dtype=np.int64)
         bias = {t: b for t, b in sampling.logit_bias.items() if b}
         self._bias_ids = np.fromiter(bias.keys(), dtype=np.int64, count=len(bias))
         self._bias = np.fromiter(bias.values(), dtype=np.float64, count=len(bias))
@@ -170,16 +199,23 @@ class Sampler:
 
     def is_argmax(self, path_length: int = 0) -> bool:
         """Whether the pick behind ``path_length`` drafted tokens is the argmax of the raw logits."""
-        bans = self.stop_tokens and self._num_committed + path_length < self.sampling.min_tokens
-        return self.sampling.temperature == 0 and not (self._penalises or self._bias.size or bans)
+        return self.sampling.temperature == 0 and not (self._penalises or self._bias.size or self._bans(path_length).size)
+
+    def plan(self, logits: NDArray[np.float32], path: Sequence[int] = ()) -> Plan:
+        """Everything that decides the pick behind ``path``; of ``logits`` [V] only the values of changed tokens are read."""
+        s = self.sampling
+        key = noise_key(self.seed, self._prompt_length + self._num_committed + len(path))
+        return Plan(*self.changes(logits, path), s.temperature, s.top_k, s.top_p, self._log_min_p, key)
 
     def pick(self, logits: NDArray[np.float32], path: Sequence[int] = ()) -> int:
         """The plain sampler's token from raw ``logits`` [V], behind the drafted tokens ``path`` (root excluded)."""
         ids, values = self.candidates(logits, path)
         if self.sampling.temperature == 0:
             return int(ids[np.argmax(values)])
-        position = self._prompt_length + self._num_committed + len(path)
-        return int(ids[np.argmax(values + gumbel(self.seed, position, ids))])
+        uniform = _uniform(noise_key(self.seed, self._prompt_length + self._num_committed + len(path)), ids)
+        roughly = values - np.log(-np.log(uniform))  # any logarithm finds the few that can be the best
+        near = np.flatnonzero(roughly >= roughly.max() - _ROUGHNESS)
+        return int(ids[near[np.argmax(values[near] - log(-log(uniform[near])))]])
 
     def distribution(self, logits: NDArray[np.float32], path: Sequence[int] = ()) -> NDArray[np.float64]:
         """The processed distribution [V] that :meth:`pick` samples; one-hot at temperature 0."""
@@ -188,8 +224,8 @@ class Sampler:
         if self.sampling.temperature == 0:
             dense[ids[np.argmax(values)]] = 1.0
         else:
-            weights = np.exp(values - values.max())
-            dense[ids] = weights / weights.sum()
+            dense[ids] = exp(values)
+            dense /= total(dense)
         return dense
 
     def candidates(
@@ -209,53 +245,102 @@ class Sampler:
         if settings.top_p < 1:
             ids = _nucleus(x, ids, settings.top_p)
         if settings.min_p > 0:
-            values = x[ids]
-            ids = ids[values >= values.max() + math.log(settings.min_p)]
+            ids = ids[x[ids] >= self._log_min_p]
         return ids, x[ids]
+
+    def changes(self, logits: NDArray[np.float32], path: Sequence[int] = ()) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Ids [m], ascending, that penalties, bias and the ban on ending early touch, and the values [m] they give them."""
+        bans, seen, said, times = self._bans(len(path)), _NONE, _NONE, _NONE
+        if self._penalises:
+            said, times = self._said(path)
+        if self.sampling.repetition_penalty != 1:
+            seen = np.concatenate([self._prompt, said])
+        touched = np.concatenate([seen, said, self._bias_ids, bans])
+        if not touched.size:
+            return _NONE, np.empty(0)
+        ids = np.unique(touched)
+        x = logits[ids].astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # logits that are not finite are the pick's to report
+            if seen.size:
+                self._repeat(x, np.searchsorted(ids, seen))
+            penalties = self.sampling.presence_penalty + self.sampling.frequency_penalty * times
+            x[np.searchsorted(ids, said)] -= np.clip(penalties, -_LARGEST, _LARGEST)
+            x[np.searchsorted(ids, self._bias_ids)] += self._bias
+        x = np.where(x == -math.inf, x, np.clip(x, -_LARGEST, _LARGEST))
+        x[np.searchsorted(ids, bans)] = -math.inf
+        return ids, x
+
+    def _repeat(self, x: NDArray[np.float64], places: NDArray[np.int64]) -> None:
+        scale, values = self.sampling.repetition_penalty, x[places]
+        scaled = np.where(values > 0, values / scale, values * scale)
+        x[places] = np.clip(scaled, -_LARGEST, _LARGEST, where=np.isfinite(values), out=scaled)
+
+    def _said(self, path: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ids of the output behind ``path`` and how often they occur."""
+        counts = self._counts
+        if path:
+            counts = dict(counts)
+            for token in path:
+                counts[token] = counts.get(token, 0) + 1
+        ids = np.fromiter(counts.keys(), dtype=np.int64, count=len(counts))
+        times = np.fromiter(counts.values(), dtype=np.int64, count=len(counts))
+        inside = ids < self.vocab_size
+        return ids[inside], times[inside]
+
+    def _bans(self, path_length: int) -> NDArray[np.int64]:
+        return self._stop_ids if self._num_committed + path_length < self.sampling.min_tokens else _NONE
 
     def _processed(self, logits: NDArray[np.float32], path: Sequence[int]) -> NDArray[np.float64]:
         """Raw logits [V] after penalties, bias and the ban on ending early, in float64."""
         x = logits.astype(np.float64)
         if not np.isfinite(x.max()):
-            raise ModelError("the model's logits hold NaN or infinity; try another dtype (float32) or check the weights")
-        settings = self.sampling
-        if self._penalises:
-            counts = dict(self._counts)
-            for token in path:
-                counts[token] = counts.get(token, 0) + 1
-            if settings.repetition_penalty != 1:
-                seen = np.fromiter(self._prompt | counts.keys(), dtype=np.int64)
-                seen = seen[seen < x.size]
-                scale = settings.repetition_penalty
-                with np.errstate(over="ignore"):
-                    scaled = np.where(x[seen] > 0, x[seen] / scale, x[seen] * scale)
-                x[seen] = np.clip(scaled, -_LARGEST, _LARGEST, where=np.isfinite(x[seen]), out=scaled)
-            said = np.fromiter(counts.keys(), dtype=np.int64, count=len(counts))
-            times = np.fromiter(counts.values(), dtype=np.float64, count=len(counts))
-            with np.errstate(over="ignore"):
-                x[said] -= np.clip(settings.presence_penalty + settings.frequency_penalty * times, -_LARGEST, _LARGEST)
-        x[self._bias_ids] += self._bias
-        if self._num_committed + len(path) < settings.min_tokens:
-            x[list(self.stop_tokens)] = -math.inf
+            raise unusable_logits()
+        ids, values = self.changes(logits, path)
+        x[ids] = values
         if x.max() == -math.inf:
-            raise RequestError("logit_bias and min_tokens together ban every token; loosen one of them")
+            raise every_token_banned()
         return x
 
 
 def _nucleus(x: NDArray[np.float64], ids: NDArray[np.int64], top_p: float) -> NDArray[np.int64]:
-    """The smallest set of likeliest ids whose probability reaches ``top_p``; ties go to the lower id."""
-    weights = np.exp(x[ids] - x[ids].max())
-    total = weights.sum()
-    likely = ids
-    if ids.size > 4 * _LIKELY:  # a sort of the whole vocabulary costs milliseconds and is rarely needed
-        border = np.partition(weights, -_LIKELY)[-_LIKELY]
-        inside = weights > border  # strictly above: ties at the border are never split
-        if weights[inside].sum() >= top_p * total:
-            likely, weights = ids[inside], weights[inside]
+    """The smallest set of likeliest ids whose probability reaches ``top_p``; ties go to the lower id.
+
+    ``x`` [V] are log-weights of which the largest is 0. Weights are added up from the likeliest on, one by one.
+    """
+    small = _small_nucleus(x[ids], top_p) if ids.size > 4 * _LIKELY else None
+    if small is not None:
+        return ids[small]
+    dense = np.zeros_like(x)
+    weights = dense[ids] = exp(x[ids])
     order = np.argsort(-weights, kind="stable")
-    mass = np.cumsum(weights[order])
-    size = int(np.searchsorted(mass, top_p * total)) + 1
-    return np.sort(likely[order[:size]])
+    size = int(np.searchsorted(np.cumsum(weights[order]), top_p * total(dense)[0])) + 1
+    return np.sort(ids[order[:size]])
+
+
+def _small_nucleus(x: NDArray[np.float64], top_p: float) -> NDArray[np.int64] | None:
+    """Places of the nucleus of log-weights [n]; None where it is large or rounding could move its border.
+
+    A sort of the whole vocabulary costs milliseconds and is rarely needed, and any exponential finds a clear border.
+    """
+    weights = np.exp(x)
+    inside = np.flatnonzero(weights > np.partition(weights, -_LIKELY)[-_LIKELY])
+    order = inside[np.argsort(-weights[inside], kind="stable")]
+    wanted = top_p * weights.sum()
+    first, last = np.searchsorted(np.cumsum(weights[order]), [wanted * (1 - _CLEAR), wanted * (1 + _CLEAR)])
+    gaps = -np.diff(x[order[: last + 2]])
+    if first != last or last + 1 >= order.size or np.any((gaps != 0) & (gaps < _CLEAR)):
+        return None
+    return np.sort(order[: last + 1])
+
+
+def _uniform(key: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Uniform numbers of ``tokens`` [n], strictly inside (0, 1), exact multiples of 2^-53."""
+    with np.errstate(over="ignore"):
+        z = np.uint64(key) + (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return ((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def _mix(z: int) -> int:
