@@ -1,0 +1,101 @@
+// What a machine can do at most, and how near the packed matrices come to it: without Python, activation rows or a model in between.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#include "linear.h"
+#include "memory.h"
+#include "pool.h"
+
+namespace nb = nanobind;
+using namespace headstart;
+
+namespace {
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::uint64_t sum_of(const std::uint8_t* begin, const std::uint8_t* end) {
+  constexpr int kSums = 32;  // enough independent ones to keep the loads going
+  std::uint64_t sums[kSums] = {}, words[kSums];
+  for (; begin + sizeof words <= end; begin += sizeof words) {
+    std::memcpy(words, begin, sizeof words);
+    for (int i = 0; i < kSums; ++i) sums[i] += words[i];
+  }
+  std::uint64_t total = 0;
+  for (const auto sum : sums) total += sum;
+  return total;
+}
+
+std::vector<double> read_times(std::int64_t num_bytes, int repeats) {
+  constexpr std::ptrdiff_t kChunk = 1 << 20;
+  if (num_bytes < kChunk || num_bytes > (std::int64_t{1} << 40) || repeats < 1)
+    throw std::invalid_argument("reading needs at least 1 MiB, at most 1 TiB, and one repeat");
+  const nb::gil_scoped_release unlocked;
+  const auto memory = allocate_in_huge_pages(static_cast<std::size_t>(num_bytes));
+  std::fill_n(memory.get(), num_bytes, std::uint8_t{1});
+  std::vector<double> times;
+  std::atomic<std::uint64_t> total = 0;  // keeps the reads alive
+  Pool& pool = Pool::instance();
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    pool.run([&](int) {
+      pool.share(num_bytes, kChunk, [&](std::ptrdiff_t begin, std::ptrdiff_t end) {
+        total.fetch_add(sum_of(memory.get() + begin, memory.get() + end), std::memory_order_relaxed);
+      });
+    });
+    times.push_back(milliseconds_since(start));
+  }
+  return times;
+}
+
+std::vector<double> product_times(const std::vector<const Linear*>& matrices, std::int64_t num_rows, int repeats) {
+  if (matrices.empty() || num_rows < 1 || num_rows > 65536 || repeats < 1)
+    throw std::invalid_argument("products need a matrix, 1 to 65536 rows and a repeat");
+  const nb::gil_scoped_release unlocked;
+  std::int64_t widest_input = 0, widest_output = 0;
+  for (const Linear* matrix : matrices) {
+    widest_input = std::max(widest_input, matrix->inputs());
+    widest_output = std::max(widest_output, matrix->outputs());
+  }
+  const std::vector<float> x(static_cast<std::size_t>(widest_input), 0.5f);
+  const auto prepared = allocate_in_huge_pages(static_cast<std::size_t>(num_rows * (widest_input * 4 + 128)));
+  const auto y = allocate_in_huge_pages(static_cast<std::size_t>(num_rows * widest_output * 4));
+  Pool& pool = Pool::instance();
+  std::vector<double> times;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    pool.run([&](int) {
+      for (const Linear* matrix : matrices) {
+        const std::size_t stride = matrix->prepared_bytes();
+        const std::int64_t chunk = std::max<std::int64_t>(1, matrix->num_groups() / (8 * pool.num_threads()));
+        pool.share(num_rows, 1, [&](std::ptrdiff_t begin, std::ptrdiff_t end) {
+          for (; begin < end; ++begin) matrix->prepare(x.data(), prepared.get() + static_cast<std::size_t>(begin) * stride);
+        });
+        pool.share(matrix->num_groups(), chunk, [&](std::ptrdiff_t begin, std::ptrdiff_t end) {
+          matrix->apply(prepared.get(), num_rows, begin, end, reinterpret_cast<float*>(y.get()), matrix->outputs(), nullptr, false);
+        });
+      }
+    });
+    times.push_back(milliseconds_since(start));
+  }
+  return times;
+}
+
+}  // namespace
+
+void bind_measure(nb::module_& module) {
+  module.def("read_times", &read_times, nb::arg("num_bytes"), nb::arg("repeats"),
+             "Milliseconds that all threads together take to read so many bytes from huge pages, for each repeat.");
+  module.def("product_times", &product_times, nb::arg("matrices"), nb::arg("num_rows"), nb::arg("repeats"),
+             "Milliseconds that one pass over all matrices takes (rounding of the rows included), for each repeat.");
+}

@@ -1,0 +1,208 @@
+// Python's view of the decoder: settings and tensors by name, forwards over arrays, results as arrays.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <limits>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "linear.h"
+#include "model.h"
+
+namespace nb = nanobind;
+using namespace headstart;
+
+namespace {
+
+using Int64s = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Int32s = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<nb::numpy, const float, nb::ndim<2>>;
+
+template <class Element>
+std::span<const Element> span(const nb::ndarray<const Element, nb::ndim<1>, nb::c_contig, nb::device::cpu>& array) {
+  return {array.data(), array.size()};
+}
+
+// A dictionary whose entries are taken one by one; what nobody takes is refused by name.
+class Entries {
+ public:
+  Entries(const nb::dict& entries, std::string what) : entries_(entries), what_(std::move(what)) {}
+
+  bool has(const std::string& name) const { return entries_.contains(name.c_str()); }
+
+  template <class Value>
+  Value take(const std::string& name) {
+    if (!has(name)) throw std::invalid_argument(what_ + " '" + name + "' is missing");
+    taken_.insert(name);
+    Value value;
+    if (!nb::try_cast<Value>(entries_[name.c_str()], value))
+      throw std::invalid_argument(what_ + " '" + name + "' has the wrong type");
+    return value;
+  }
+
+  void refuse_others() const {
+    for (const auto& [key, value] : entries_) {
+      std::string name;
+      if (!nb::try_cast<std::string>(key, name) || !taken_.contains(name))
+        throw std::invalid_argument(what_ + " '" + std::string(nb::str(key).c_str()) + "' is unknown");
+    }
+  }
+
+ private:
+  nb::dict entries_;
+  std::string what_;
+  std::set<std::string> taken_;
+};
+
+template <class Value>
+std::vector<Value> numbers(Entries& settings, const std::string& name) {
+  std::vector<Value> values;
+  const auto list = settings.take<nb::object>(name);
+  if (!nb::isinstance<nb::sequence>(list) && !nb::hasattr(list, "__iter__"))
+    throw std::invalid_argument("setting '" + name + "' must be a list of numbers");
+  for (const nb::handle entry : nb::iter(list)) {
+    Value value;
+    if (!nb::try_cast<Value>(entry, value)) throw std::invalid_argument("setting '" + name + "' must be a list of numbers");
+    values.push_back(value);
+  }
+  return values;
+}
+
+CacheKind cache_kind(const std::string& name) {
+  if (name == "float32") return CacheKind::float32;
+  if (name == "bfloat16") return CacheKind::bfloat16;
+  throw std::invalid_argument("kv_dtype is '" + name + "'; choose one of float32, bfloat16");
+}
+
+ModelSettings read_settings(const nb::dict& dict) {
+  Entries settings(dict, "setting");
+  ModelSettings read{.num_layers = settings.take<std::int64_t>("num_layers"),
+                     .hidden_size = settings.take<std::int64_t>("hidden_size"),
+                     .num_heads = settings.take<std::int64_t>("num_heads"),
+                     .num_kv_heads = settings.take<std::int64_t>("num_kv_heads"),
+                     .head_size = settings.take<std::int64_t>("head_size"),
+                     .inner_size = settings.take<std::int64_t>("inner_size"),
+                     .context_limit = settings.take<std::int64_t>("context_limit"),
+                     .vocab_size = settings.take<std::int64_t>("vocab_size"),
+                     .norm_epsilon = settings.take<float>("norm_epsilon"),
+                     .inverse_frequencies = numbers<double>(settings, "inverse_frequencies"),
+                     .windows = numbers<std::int64_t>(settings, "windows"),
+                     .cache_kind = cache_kind(settings.take<std::string>("kv_dtype"))};
+  settings.refuse_others();
+  return read;
+}
+
+std::shared_ptr<const Linear> matrix(Entries& tensors, const std::string& name) {
+  return std::make_shared<const Linear>(nb::cast<const Linear&>(tensors.take<nb::handle_t<Linear>>(name)));
+}
+
+std::vector<float> vector(Entries& tensors, const std::string& name) {
+  const auto values = tensors.take<Floats>(name);
+  return {values.data(), values.data() + values.size()};
+}
+
+std::vector<float> optional_vector(Entries& tensors, const std::string& name) {
+  if (!tensors.has(name)) return {};
+  std::vector<float> values = vector(tensors, name);
+  if (values.empty()) throw std::invalid_argument("tensor '" + name + "' is empty");
+  return values;
+}
+
+Affine affine(Entries& tensors, const std::string& name) {
+  return {matrix(tensors, name), optional_vector(tensors, name + "_bias")};
+}
+
+LayerWeights read_layer(Entries& tensors, const std::string& prefix) {
+  return {.attention_norm = vector(tensors, prefix + "attention_norm"),
+          .mlp_norm = vector(tensors, prefix + "mlp_norm"),
+          .q_norm = optional_vector(tensors, prefix + "q_norm"),
+          .k_norm = optional_vector(tensors, prefix + "k_norm"),
+          .q = affine(tensors, prefix + "q"),
+          .k = affine(tensors, prefix + "k"),
+          .v = affine(tensors, prefix + "v"),
+          .attention_output = affine(tensors, prefix + "attention_output"),
+          .gate = affine(tensors, prefix + "gate"),
+          .up = affine(tensors, prefix + "up"),
+          .down = affine(tensors, prefix + "down")};
+}
+
+ModelWeights read_weights(const nb::dict& dict, const ModelSettings& settings) {
+  Entries tensors(dict, "tensor");
+  ModelWeights weights;
+  weights.embedding = matrix(tensors, "embedding");
+  weights.output = tensors.has("output") ? matrix(tensors, "output") : weights.embedding;
+  weights.norm = vector(tensors, "norm");
+  for (std::int64_t i = 0; i < settings.num_layers; ++i)
+    weights.layers.push_back(read_layer(tensors, "layers." + std::to_string(i) + "."));
+  tensors.refuse_others();
+  return weights;
+}
+
+std::shared_ptr<Result> forward(Model& model, const Int64s& slots, const Int64s& row_starts, const Int32s& tokens,
+                                const Int32s& parents, const Int64s& first_scored) {
+  const nb::gil_scoped_release unlocked;
+  return model.forward({span(slots), span(row_starts), span(tokens), span(parents), span(first_scored)});
+}
+
+Rows rows(nb::handle owner, const float* values, std::int64_t num_rows, std::int64_t width, std::int64_t stride) {
+  const std::size_t shape[] = {static_cast<std::size_t>(num_rows), static_cast<std::size_t>(width)};
+  const std::int64_t strides[] = {stride, 1};
+  return Rows(values, 2, shape, owner, strides);
+}
+
+nb::dict profile(Model& model) {
+  const auto seconds = model.profile();
+  nb::dict parts;
+  parts["linear"] = seconds[static_cast<std::size_t>(Part::linear)];
+  parts["attention"] = seconds[static_cast<std::size_t>(Part::attention)];
+  parts["other"] = seconds[static_cast<std::size_t>(Part::other)];
+  return parts;
+}
+
+}  // namespace
+
+void bind_model(nb::module_& module) {
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Result>(module, "Result", "Logits and hidden states of a forward's scored rows, in order of entries and rows.")
+      .def_ro("num_rows", &Result::num_rows)
+      .def_prop_ro("logits", [](nb::handle_t<Result> self) {
+        const Result& result = nb::cast<const Result&>(self);
+        return rows(self, result.logits(), result.num_rows, result.vocab_size, result.logits_stride);
+      }, "[num_rows, vocab_size], read-only; rows may be further apart than vocab_size.")
+      .def_prop_ro("hidden", [](nb::handle_t<Result> self) {
+        const Result& result = nb::cast<const Result&>(self);
+        return rows(self, result.hidden(), result.num_rows, result.hidden_size, result.hidden_size);
+      }, "[num_rows, hidden_size], read-only: the normalised states that the output matrix reads.");
+
+  nb::class_<Model>(module, "Model", "A decoder of the Llama family with a cache for each slot.")
+      .def("__init__",
+           [](Model* self, const nb::dict& settings, const nb::dict& tensors) {
+             const ModelSettings read = read_settings(settings);
+             check(read);
+             new (self) Model(read, read_weights(tensors, read));
+           },
+           nb::arg("settings"), nb::arg("tensors"))
+      .def("open", &Model::open, Unlocked(), "A slot with an empty cache.")
+      .def("close", &Model::close, Unlocked(), nb::arg("slot"), "Free a slot.")
+      .def("fork", &Model::fork, Unlocked(), nb::arg("slot"), "A new slot with the same committed rows.")
+      .def("length", &Model::length, Unlocked(), nb::arg("slot"), "Committed rows of a slot.")
+      .def("keep",
+           [](Model& self, std::int64_t slot, const Int64s& path) {
+             const nb::gil_scoped_release unlocked;
+             self.keep(slot, span(path));
+           },
+           nb::arg("slot"), nb::arg("path"), "Commit a path of the slot's last forward, from row 0 on; forget its other rows.")
+      .def("cache_bytes", &Model::cache_bytes, Unlocked(), "Bytes that the caches of all open slots hold.")
+      .def("forward", &forward, nb::arg("slots"), nb::arg("row_starts"), nb::arg("tokens"), nb::arg("parents"),
+           nb::arg("first_scored"),
+           "Compute trees of rows, one a slot: slots [n], row_starts [n + 1], tokens and parents [R], first_scored [n].")
+      .def("enable_profile", &Model::enable_profile, Unlocked(), nb::arg("on"),
+           "Start (or stop) counting where forwards spend time.")
+      .def("profile", &profile, "Seconds since then in linear layers, attention and everything else, as one worker saw them.");
+}

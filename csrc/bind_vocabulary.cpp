@@ -1,0 +1,200 @@
+// The functions over a vocabulary for Python. Rows of logits are read where they lie (float32, a row's values next to each other).
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "vocabulary.h"
+
+namespace nb = nanobind;
+using namespace headstart;
+
+namespace {
+
+using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+using LogitsRow = nb::ndarray<const float, nb::ndim<1>, nb::device::cpu>;
+using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IdRows = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Values = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void require(bool valid, const char* message) {
+  if (!valid) throw nb::value_error(message);
+}
+
+void check_index(std::int64_t index, std::size_t size, const char* name) {
+  if (index >= 0 && index < static_cast<std::int64_t>(size)) return;
+  const std::string problem = std::string(name) + " " + std::to_string(index) + " of the logits is outside their ";
+  throw nb::index_error((problem + std::to_string(size)).c_str());
+}
+
+// Raises the error that this function of headstart.sampling makes.
+[[noreturn]] void raise(const char* function) {
+  const nb::object error = nb::module_::import_("headstart.sampling").attr(function)();
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+std::int64_t usable(std::int64_t id) {
+  if (id == kUnusable) raise("unusable_logits");
+  if (id == kAllBanned) raise("every_token_banned");
+  return id;
+}
+
+std::span<const std::int64_t> span_of(const Ids& ids) { return {ids.data(), ids.shape(0)}; }
+
+// Chosen rows of an array of logits.
+class Rows {
+ public:
+  Rows(const Logits& logits, const Ids& rows) : logits_(logits), rows_(span_of(rows)) {
+    require(logits.shape(1) > 0, "logits have no columns");
+    require(logits.stride(1) == 1 || logits.shape(1) == 1, "the values of a row of logits must lie next to each other");
+    for (const std::int64_t row : rows_)
+      check_index(row, logits.shape(0), "row");
+  }
+  std::size_t size() const { return rows_.size(); }
+  std::size_t num_columns() const { return logits_.shape(1); }
+  std::span<const float> operator[](std::size_t i) const {
+    return {logits_.data() + rows_[i] * logits_.stride(0), num_columns()};
+  }
+
+ private:
+  const Logits& logits_;
+  std::span<const std::int64_t> rows_;
+};
+
+// Results that become a numpy array [rows, width].
+template <class Value>
+class Table {
+ public:
+  Table(std::size_t rows, std::size_t width) : rows_(rows), width_(width), values_(new Value[rows * width]()) {}
+  std::span<Value> operator[](std::size_t row) { return {values_.get() + row * width_, width_}; }
+  nb::object release() && {
+    nb::capsule owner(values_.get(), [](void* values) noexcept { delete[] static_cast<Value*>(values); });
+    Value* data = values_.release();
+    return nb::cast(nb::ndarray<nb::numpy, Value, nb::ndim<2>>(data, {rows_, width_}, owner));
+  }
+
+ private:
+  std::size_t rows_, width_;
+  std::unique_ptr<Value[]> values_;
+};
+
+template <class Value>
+nb::object as_vector(std::vector<Value> source) {
+  auto* values = new std::vector<Value>(std::move(source));
+  nb::capsule owner(values, [](void* pointer) noexcept { delete static_cast<std::vector<Value>*>(pointer); });
+  return nb::cast(nb::ndarray<nb::numpy, Value, nb::ndim<1>>(values->data(), {values->size()}, owner));
+}
+
+// Runs `function` on each row number without the GIL; raises if one of them returns false.
+template <class Function>
+void each_row(std::size_t count, Function function) {
+  bool all_usable = true;
+  {
+    const nb::gil_scoped_release unlocked;
+    for (std::size_t row = 0; row < count && all_usable; ++row) all_usable = function(row);
+  }
+  if (!all_usable) raise("unusable_logits");
+}
+
+nb::object argmax_rows(const Logits& logits, const Ids& rows) {
+  const Rows chosen(logits, rows);
+  std::vector<std::int64_t> ids(chosen.size());
+  each_row(chosen.size(), [&](std::size_t i) { return (ids[i] = argmax(chosen[i])) != kUnusable; });
+  return as_vector(std::move(ids));
+}
+
+std::size_t width(std::int64_t k, const Rows& rows) {
+  require(k >= 1, "k must be 1 or more");
+  return std::min(static_cast<std::size_t>(k), rows.num_columns());
+}
+
+nb::object top_k_rows(const Logits& logits, const Ids& rows, std::int64_t k) {
+  const Rows chosen(logits, rows);
+  Table<std::int64_t> ids(chosen.size(), width(k, chosen));
+  Table<float> values(chosen.size(), width(k, chosen));
+  each_row(chosen.size(), [&](std::size_t i) { return top_k(chosen[i], ids[i], values[i]); });
+  return nb::make_tuple(std::move(ids).release(), std::move(values).release());
+}
+
+nb::object top_probabilities_rows(const Logits& logits, const Ids& rows, std::int64_t k) {
+  const Rows chosen(logits, rows);
+  Table<std::int64_t> ids(chosen.size(), width(k, chosen));
+  Table<double> values(chosen.size(), width(k, chosen));
+  each_row(chosen.size(), [&](std::size_t i) { return top_probabilities(chosen[i], ids[i], values[i]); });
+  return nb::make_tuple(std::move(ids).release(), std::move(values).release());
+}
+
+void check_ids(std::span<const std::int64_t> ids, std::size_t num_columns) {
+  for (const std::int64_t id : ids) check_index(id, num_columns, "token");
+}
+
+nb::object log_softmax_rows(const Logits& logits, const Ids& rows, const IdRows& ids) {
+  const Rows chosen(logits, rows);
+  require(ids.shape(0) == chosen.size(), "ids must have one row for each of the rows");
+  const std::size_t width = ids.shape(1);
+  check_ids({ids.data(), ids.size()}, chosen.num_columns());
+  Table<double> values(chosen.size(), width);
+  each_row(chosen.size(), [&](std::size_t i) { return log_softmax(chosen[i], {ids.data() + i * width, width}, values[i].data()); });
+  return std::move(values).release();
+}
+
+std::int64_t pick_row(const LogitsRow& logits, const Ids& ids, const Values& values, double temperature, std::int64_t k,
+                      double top_p, double log_min_p, std::uint64_t key) {
+  require(logits.shape(0) > 0, "logits have no columns");
+  require(logits.stride(0) == 1 || logits.shape(0) == 1, "the values of a row of logits must lie next to each other");
+  require(ids.shape(0) == values.shape(0), "ids and values must have the same length");
+  require(temperature >= 0 && std::isfinite(temperature), "temperature must be a finite number, 0 or more");
+  require(k >= 0, "top_k must be 0 or more");
+  require(top_p > 0 && top_p <= 1, "top_p must be above 0 and at most 1");
+  require(log_min_p <= 0, "log_min_p must be at most 0");
+  const PickPlan plan{span_of(ids), {values.data(), values.shape(0)}, temperature, k, top_p, log_min_p, key};
+  check_ids(plan.ids, logits.shape(0));
+  for (std::size_t i = 0; i < plan.ids.size(); ++i) {
+    require(i == 0 || plan.ids[i - 1] < plan.ids[i], "ids must ascend");
+    const double value = plan.values[i];
+    require(std::abs(value) <= 1e300 || value == -INFINITY, "values must be minus infinity or at most 1e300 in size");
+  }
+  std::int64_t id;
+  {
+    const nb::gil_scoped_release unlocked;
+    id = pick({logits.data(), logits.shape(0)}, plan);
+  }
+  return usable(id);
+}
+
+nb::object elementwise(const Values& x, void (*function)(const double*, std::int64_t, double*)) {
+  std::vector<double> values(x.shape(0));
+  function(x.data(), std::ssize(values), values.data());
+  return as_vector(std::move(values));
+}
+
+nb::object gumbel(std::uint64_t key, const Ids& ids) {
+  std::vector<double> noise(ids.shape(0));
+  kernels().vocabulary.gumbel(key, ids.data(), std::ssize(noise), noise.data());
+  return as_vector(std::move(noise));
+}
+
+}  // namespace
+
+void bind_vocabulary(nb::module_& module) {
+  using namespace nb::literals;
+  module.def("argmax", &argmax_rows, nb::arg("logits").noconvert(), "rows"_a,
+             "Ids [n] of the largest of logits [S, V] in each of rows [n], ties to the lowest id.");
+  module.def("top_k", &top_k_rows, nb::arg("logits").noconvert(), "rows"_a, "k"_a,
+             "Ids and values [n, min(k, V)] of the largest logits, largest first, ties to the lowest id.");
+  module.def("top_probabilities", &top_probabilities_rows, nb::arg("logits").noconvert(), "rows"_a, "k"_a,
+             "Like top_k, with softmax probabilities (float64) for values.");
+  module.def("log_softmax", &log_softmax_rows, nb::arg("logits").noconvert(), "rows"_a, "ids"_a,
+             "Log-probabilities [n, k] of ids [n, k]: headstart.sampling.log_softmax to the last bit.");
+  module.def("pick", &pick_row, nb::arg("logits").noconvert(), "ids"_a, "values"_a, "temperature"_a, "top_k"_a, "top_p"_a,
+             "log_min_p"_a, "key"_a, "The plain sampler's token from raw logits [V] and a headstart.sampling.Plan.");
+  module.def("log", [](const Values& x) { return elementwise(x, kernels().vocabulary.log); }, "x"_a, "headstart.arithmetic.log.");
+  module.def("exp", [](const Values& x) { return elementwise(x, kernels().vocabulary.exp); }, "x"_a, "headstart.arithmetic.exp.");
+  module.def("total", [](const Values& x) { return total({x.data(), x.shape(0)}); }, "x"_a, "headstart.arithmetic.total.");
+  module.def("gumbel", &gumbel, "key"_a, "ids"_a, "headstart.sampling.gumbel of a noise key.");
+}

@@ -1,0 +1,4 @@
+#define HEADSTART_ISA portable
+#include "simd/portable.h"
+
+#include "kernels/table.inl"

@@ -1,0 +1,37 @@
+// What is compiled once an instruction set, and the choice between them at run time.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "kernels/linear_kernels.h"      // struct LinearKernels: function pointers of linear.inl
+#if __has_include("kernels/stack_kernels.h")
+#include "kernels/stack_kernels.h"       // struct StackKernels: attention.inl, elementwise.inl
+#else
+namespace headstart { struct StackKernels {}; }
+#endif
+#if __has_include("kernels/vocabulary_kernels.h")
+#include "kernels/vocabulary_kernels.h"  // struct VocabularyKernels: vocabulary.inl
+#else
+namespace headstart { struct VocabularyKernels {}; }
+#endif
+
+namespace headstart {
+
+struct Kernels {
+  std::string_view isa;
+  LinearKernels linear;
+  StackKernels stack;
+  VocabularyKernels vocabulary;
+};
+
+// The best that the machine has, or the one that HEADSTART_ISA names (std::invalid_argument lists the valid ones).
+const Kernels& kernels();
+
+// From now on kernels() is the one of this name; what was built before keeps the kernels that it was packed for.
+void choose_isa(std::string_view name);
+
+// Names of all that this machine can run, best first: "avx512_bf16", "avx512", "avx2", "portable".
+std::span<const std::string_view> available_isas();
+
+}  // namespace headstart

@@ -1,0 +1,58 @@
+// The weights of a decoder and the sizes that they agree on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "linear.h"
+
+namespace headstart {
+
+enum class CacheKind : std::uint8_t { float32, bfloat16 };
+
+struct ModelSettings {
+  std::int64_t num_layers;
+  std::int64_t hidden_size;
+  std::int64_t num_heads;
+  std::int64_t num_kv_heads;
+  std::int64_t head_size;
+  std::int64_t inner_size;
+  std::int64_t context_limit;
+  std::int64_t vocab_size;  // ids that may be sampled
+  float norm_epsilon;
+  std::vector<double> inverse_frequencies;  // [head_size / 2]
+  std::vector<std::int64_t> windows;        // [num_layers]; 0: full attention
+  CacheKind cache_kind;
+
+  std::int64_t query_size() const { return num_heads * head_size; }
+  std::int64_t kv_size() const { return num_kv_heads * head_size; }
+  std::int64_t heads_per_kv_head() const { return num_heads / num_kv_heads; }
+};
+
+// A matrix and its bias (empty: none).
+struct Affine {
+  std::shared_ptr<const Linear> matrix;
+  std::vector<float> bias;
+
+  const float* bias_data() const { return bias.empty() ? nullptr : bias.data(); }
+};
+
+struct LayerWeights {
+  std::vector<float> attention_norm, mlp_norm;
+  std::vector<float> q_norm, k_norm;  // [head_size], or empty
+  Affine q, k, v, attention_output;
+  Affine gate, up, down;
+};
+
+struct ModelWeights {
+  std::shared_ptr<const Linear> embedding, output;
+  std::vector<float> norm;
+  std::vector<LayerWeights> layers;
+};
+
+// Every size fits every other, or std::invalid_argument names the first that does not.
+void check(const ModelSettings& settings);
+void check(const ModelSettings& settings, const ModelWeights& weights);
+
+}  // namespace headstart

@@ -1,0 +1,48 @@
+#include "result.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace headstart {
+
+namespace {
+
+constexpr std::size_t kMostBuffers = 4;
+constexpr std::int64_t kLine = 16;  // floats, so that both arrays begin on a cache line
+
+}  // namespace
+
+Buffer Shelf::take(std::size_t bytes) {
+  {
+    const std::lock_guard guard(lock_);
+    const auto found = std::find_if(buffers_.begin(), buffers_.end(), [&](const Buffer& buffer) { return buffer.size() >= bytes; });
+    if (found != buffers_.end()) {
+      Buffer buffer = std::move(*found);
+      buffers_.erase(found);
+      return buffer;
+    }
+  }
+  return Buffer(bytes);
+}
+
+// Keeps the largest.
+void Shelf::give(Buffer buffer) {
+  const std::lock_guard guard(lock_);
+  buffers_.push_back(std::move(buffer));
+  if (buffers_.size() <= kMostBuffers) return;
+  const auto smaller = [](const Buffer& a, const Buffer& b) { return a.size() < b.size(); };
+  buffers_.erase(std::min_element(buffers_.begin(), buffers_.end(), smaller));
+}
+
+Result::Result(std::shared_ptr<Shelf> shelf, std::int64_t rows, std::int64_t vocabulary, std::int64_t stride, std::int64_t hidden)
+    : num_rows(rows),
+      vocab_size(vocabulary),
+      logits_stride(stride),
+      hidden_size(hidden),
+      shelf_(std::move(shelf)),
+      hidden_offset_((rows * stride + kLine - 1) / kLine * kLine),
+      memory_(shelf_->take(static_cast<std::size_t>(hidden_offset_ + rows * hidden) * sizeof(float))) {}
+
+Result::~Result() { shelf_->give(std::move(memory_)); }
+
+}  // namespace headstart

@@ -1,0 +1,411 @@
+#include "stack.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <span>
+
+namespace headstart {
+
+namespace {
+
+constexpr std::int64_t kTaskQueries = 24;             // of one attention task, as long as their scores stay small
+constexpr std::int64_t kTaskScores = std::int64_t{1} << 18;
+constexpr std::int64_t kPartsPerWorker = 4;  // of a shared step: enough to even out, few enough to read weights in long runs
+constexpr std::size_t kSections = 3;         // most matrices that read one input
+constexpr std::int64_t kLine = 64;
+
+std::int64_t round_up(std::int64_t size, std::int64_t unit) { return (size + unit - 1) / unit * unit; }
+
+}  // namespace
+
+// What all layers need to know about the rows of a pass.
+struct Stack::Pass {
+  Pass(const ModelSettings& settings, const Forest& forest, std::int64_t begin, std::int64_t end);
+
+  std::int64_t num_rows() const { return static_cast<std::int64_t>(rows.size()); }
+  const ForestRow& row(std::int64_t index) const { return rows[static_cast<std::size_t>(index)]; }
+  // The row's place in the draft area, or -1 if it goes into the cache.
+  std::int64_t draft_row(std::int64_t row) const {
+    const VisibleRows& seen = visible[static_cast<std::size_t>(row)];
+    return seen.num_drafted > 0 ? seen.drafted[seen.num_drafted - 1] : -1;
+  }
+
+  std::span<const ForestRow> rows;
+  std::vector<std::int32_t> drafted;  // the rows' lists of ancestors, one behind another
+  std::vector<VisibleRows> visible;
+  std::vector<std::int64_t> scored;  // rows that get logits
+  std::vector<AttentionShare> shares;
+  std::int64_t task_queries = 0;  // most of one share
+  std::int64_t most_positions = 0, most_drafted = 0, draft_rows = 0;
+
+ private:
+  void see(const Forest& forest, std::int64_t begin);
+  void share_out(const ModelSettings& settings);
+  void share_out(std::int64_t first, std::int64_t last, std::int64_t num_kv_heads, std::int64_t heads, std::int64_t heads_at_once);
+};
+
+Stack::Pass::Pass(const ModelSettings& settings, const Forest& forest, std::int64_t begin, std::int64_t end)
+    : rows(forest.rows.begin() + begin, forest.rows.begin() + end) {
+  see(forest, begin);
+  share_out(settings);
+}
+
+void Stack::Pass::see(const Forest& forest, std::int64_t begin) {
+  std::vector<std::size_t> starts;
+  for (std::int64_t row = 0; row < num_rows(); ++row) {
+    starts.push_back(drafted.size());
+    forest.drafted_ancestors(begin + row, drafted);
+    const auto count = static_cast<std::int64_t>(drafted.size() - starts.back());
+    const std::int64_t num_cached = forest.num_cached(begin + row, count);
+    visible.push_back({static_cast<std::int32_t>(num_cached), static_cast<std::int32_t>(count), nullptr});
+    if (forest.scored(begin + row)) scored.push_back(row);
+    most_positions = std::max(most_positions, num_cached + count);
+    most_drafted = std::max(most_drafted, count);
+    if (count > 0) draft_rows = std::max(draft_rows, std::int64_t{drafted.back()} + 1);
+  }
+  for (std::size_t row = 0; row < visible.size(); ++row) visible[row].drafted = drafted.data() + starts[row];
+}
+
+void Stack::Pass::share_out(const ModelSettings& settings) {
+  const std::int64_t heads = settings.heads_per_kv_head();
+  const std::int64_t queries = std::min(kTaskQueries, kTaskScores / std::max(most_positions, draft_rows));
+  const std::int64_t rows_at_once = std::max<std::int64_t>(1, queries / heads);
+  // Few rows: query heads apart from each other, so that all workers have something to do.
+  const bool apart = num_rows() * settings.num_kv_heads < 2 * Pool::instance().num_threads() * rows_at_once;
+  for (std::int64_t first = 0, last; first < num_rows(); first = last) {
+    last = first + 1;
+    while (last < num_rows() && last - first < rows_at_once && row(last).tree == row(first).tree) ++last;
+    share_out(first, last, settings.num_kv_heads, heads, apart ? 1 : heads);
+  }
+}
+
+void Stack::Pass::share_out(std::int64_t first, std::int64_t last, std::int64_t num_kv_heads, std::int64_t heads,
+                            std::int64_t heads_at_once) {
+  for (std::int64_t kv_head = 0; kv_head < num_kv_heads; ++kv_head) {
+    for (std::int64_t head = 0; head < heads; head += heads_at_once) {
+      shares.push_back({.tree = row(first).tree,
+                        .row = static_cast<std::int32_t>(first),
+                        .num_rows = static_cast<std::int32_t>(last - first),
+                        .kv_head = static_cast<std::int32_t>(kv_head),
+                        .first_head = static_cast<std::int32_t>(head),
+                        .num_heads = static_cast<std::int32_t>(heads_at_once)});
+      task_queries = std::max(task_queries, (last - first) * heads_at_once);
+    }
+  }
+}
+
+// One worker's way through a pass. All workers run the same steps; `share` divides each among them.
+class Stack::Run {
+ public:
+  Run(Stack& stack, const Pass& pass, const std::vector<SlotCache*>& caches, float* hidden, float* logits,
+      std::int64_t logits_stride, Profile* profile, Buffer& own)
+      : stack_(stack),
+        s_(stack.settings_),
+        kernels_(stack.kernels_.stack),
+        buffers_(stack.buffers_),
+        pass_(pass),
+        caches_(caches),
+        hidden_(hidden),
+        logits_(logits),
+        logits_stride_(logits_stride),
+        profile_(profile) {
+    carve(own);
+  }
+
+  void run() {
+    embed();
+    for (std::int64_t layer = 0; layer < s_.num_layers; ++layer) {
+      const LayerWeights& weights = stack_.weights_.layers[static_cast<std::size_t>(layer)];
+      attention_block(layer, weights);
+      mlp_block(weights);
+    }
+    score();
+  }
+
+ private:
+  template <std::size_t N>
+  using Affines = std::array<const Affine*, N>;
+
+  std::int64_t num_rows() const { return pass_.num_rows(); }
+  std::int64_t qkv_size() const { return s_.query_size() + 2 * s_.kv_size(); }
+  std::int64_t element_bytes() const { return s_.cache_kind == CacheKind::bfloat16 ? 2 : 4; }
+  float* residual(std::int64_t row) const { return buffers_.residual.as<float>() + row * s_.hidden_size; }
+
+  void mark(Part part) {
+    if (profile_) profile_->mark(part);
+  }
+
+  // Buffers of this worker alone.
+  void carve(Buffer& own) {
+    std::int64_t size = 0;
+    const auto place = [&size](std::int64_t bytes) {
+      const std::int64_t offset = size;
+      size += round_up(bytes, kLine);
+      return offset;
+    };
+    const std::int64_t queries = pass_.task_queries;
+    scratch_.stride = round_up(pass_.most_positions, kPanelPositions) + kPanelPositions;
+    scratch_.draft_stride = round_up(pass_.draft_rows, kPanelPositions);
+    const std::int64_t row = place(std::max(s_.hidden_size, s_.head_size) * 4);
+    const std::int64_t key = place(s_.head_size * 4), value = place(s_.head_size * 4);
+    const std::int64_t packed = place(queries * s_.head_size * element_bytes());
+    const std::int64_t scores = place(queries * scratch_.stride * 4);
+    const std::int64_t probabilities = place(queries * scratch_.stride * element_bytes());
+    const std::int64_t totals = place(queries * 4), sums = place(queries * s_.head_size * 4);
+    const std::int64_t draft_scores = place(queries * scratch_.draft_stride * 4);
+    const std::int64_t gathered = place((pass_.most_drafted + 2) * s_.head_size * element_bytes());
+    own.reserve(static_cast<std::size_t>(size));
+    const auto floats = [&own](std::int64_t offset) { return reinterpret_cast<float*>(own.data() + offset); };
+    row_ = floats(row);
+    key_ = own.data() + key;
+    value_ = own.data() + value;
+    scratch_.queries = own.data() + packed;
+    scratch_.scores = floats(scores);
+    scratch_.probabilities = own.data() + probabilities;
+    scratch_.totals = floats(totals);
+    scratch_.sums = floats(sums);
+    scratch_.draft_scores = floats(draft_scores);
+    scratch_.gathered_values = own.data() + gathered;
+  }
+
+  template <class Part>
+  void share_rows(std::int64_t count, Part&& part) {
+    pool_.share(count, 1, [&part](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) part(row);
+    });
+  }
+
+  // Matrices that read the same input share its prepared form where they want the same.
+  template <std::size_t N>
+  static std::size_t section(const Affines<N>& readers, std::size_t reader) {
+    std::size_t first = 0;
+    while (readers[first]->matrix->activation() != readers[reader]->matrix->activation()) ++first;
+    return first;
+  }
+
+  std::byte* prepared(std::size_t section) const {
+    return buffers_.prepared.data() + section * (buffers_.prepared.size() / kSections);
+  }
+
+  template <std::size_t N>
+  void prepare(const Affines<N>& readers, const float* x, std::int64_t row) {
+    for (std::size_t i = 0; i < N; ++i) {
+      const Linear& matrix = *readers[i]->matrix;
+      if (section(readers, i) == i) matrix.prepare(x, prepared(i) + row * static_cast<std::int64_t>(matrix.prepared_bytes()));
+    }
+  }
+
+  struct Output {
+    float* y;
+    std::int64_t stride;
+    bool add;
+  };
+
+  template <std::size_t N>
+  void multiply(const Affines<N>& readers, std::int64_t rows, const std::array<Output, N>& outputs) {
+    std::int64_t total = 0;
+    for (const Affine* reader : readers) total += reader->matrix->num_groups();
+    const std::int64_t chunk = std::max<std::int64_t>(1, total / (kPartsPerWorker * pool_.num_threads()));
+    pool_.share(total, chunk, [&](std::int64_t begin, std::int64_t end) {
+      std::int64_t start = 0;
+      for (std::size_t i = 0; i < N; ++i) {
+        const Linear& matrix = *readers[i]->matrix;
+        const std::int64_t from = std::max(begin - start, std::int64_t{0}), to = std::min(end - start, matrix.num_groups());
+        if (from < to)
+          matrix.apply(prepared(section(readers, i)), rows, from, to, outputs[i].y, outputs[i].stride, readers[i]->bias_data(),
+                       outputs[i].add);
+        start += matrix.num_groups();
+      }
+    });
+    mark(Part::linear);
+  }
+
+  // Residual stream: the tokens' embeddings; and the angles of each row's position.
+  void embed() {
+    const std::int64_t half = s_.head_size / 2;
+    share_rows(num_rows(), [&](std::int64_t row) {
+      const ForestRow& place = pass_.row(row);
+      stack_.weights_.embedding->row(place.token, residual(row));
+      float* cosines = buffers_.cosines.as<float>() + row * half;
+      float* sines = buffers_.sines.as<float>() + row * half;
+      for (std::int64_t i = 0; i < half; ++i) {
+        const double angle = place.position * s_.inverse_frequencies[static_cast<std::size_t>(i)];
+        cosines[i] = static_cast<float>(std::cos(angle));
+        sines[i] = static_cast<float>(std::sin(angle));
+      }
+    });
+    mark(Part::other);
+  }
+
+  template <std::size_t N>
+  void normalise(const std::vector<float>& norm, const Affines<N>& readers) {
+    share_rows(num_rows(), [&](std::int64_t row) {
+      kernels_.rms_norm(residual(row), norm.data(), s_.norm_epsilon, s_.hidden_size, row_);
+      prepare(readers, row_, row);
+    });
+    mark(Part::other);
+  }
+
+  void attention_block(std::int64_t layer, const LayerWeights& weights) {
+    const Affines<3> readers{&weights.q, &weights.k, &weights.v};
+    normalise(weights.attention_norm, readers);
+    float* qkv = buffers_.qkv.as<float>();
+    multiply(readers, num_rows(),
+             {Output{qkv, qkv_size(), false}, Output{qkv + s_.query_size(), qkv_size(), false},
+              Output{qkv + s_.query_size() + s_.kv_size(), qkv_size(), false}});
+    share_rows(num_rows(), [&](std::int64_t row) { place_row(layer, weights, row); });
+    mark(Part::other);
+    attend(layer);
+    const Affines<1> output{&weights.attention_output};
+    share_rows(num_rows(), [&](std::int64_t row) { prepare(output, buffers_.attended.as<float>() + row * s_.query_size(), row); });
+    mark(Part::other);
+    multiply(output, num_rows(), {Output{residual(0), s_.hidden_size, true}});
+  }
+
+  // Normalises and turns a row's heads; queries are rounded for the scores, keys and values go into the cache.
+  void place_row(std::int64_t layer, const LayerWeights& weights, std::int64_t row) {
+    float* queries = buffers_.qkv.as<float>() + row * qkv_size();
+    float* keys = queries + s_.query_size();
+    const float* values = keys + s_.kv_size();
+    for (std::int64_t head = 0; head < s_.num_heads; ++head) turn(weights.q_norm, row, queries + head * s_.head_size);
+    round(queries, s_.query_size(), buffers_.queries.data() + row * s_.query_size() * element_bytes());
+    SlotCache& cache = *caches_[static_cast<std::size_t>(pass_.row(row).tree)];
+    const std::int64_t draft_row = pass_.draft_row(row), position = pass_.row(row).position;
+    for (std::int64_t head = 0; head < s_.num_kv_heads; ++head) {
+      float* key = keys + head * s_.head_size;
+      turn(weights.k_norm, row, key);
+      round(key, s_.head_size, key_);
+      round(values + head * s_.head_size, s_.head_size, value_);
+      if (draft_row >= 0)
+        cache.write_draft(layer, head, draft_row, key_, value_);
+      else
+        cache.write(layer, head, position, key_, value_);
+    }
+  }
+
+  void turn(const std::vector<float>& norm, std::int64_t row, float* head) {
+    const std::int64_t half = s_.head_size / 2;
+    if (!norm.empty()) kernels_.rms_norm(head, norm.data(), s_.norm_epsilon, s_.head_size, head);
+    kernels_.rotate(head, buffers_.cosines.as<float>() + row * half, buffers_.sines.as<float>() + row * half, half);
+  }
+
+  void round(const float* x, std::int64_t size, std::byte* y) {
+    if (s_.cache_kind == CacheKind::bfloat16)
+      kernels_.narrow(x, size, reinterpret_cast<std::uint16_t*>(y));
+    else
+      std::memcpy(y, x, static_cast<std::size_t>(size) * sizeof(float));
+  }
+
+  void attend(std::int64_t layer) {
+    const auto kernel = s_.cache_kind == CacheKind::bfloat16 ? kernels_.attend_bfloat16 : kernels_.attend_float32;
+    share_rows(static_cast<std::int64_t>(pass_.shares.size()), [&](std::int64_t share) {
+      kernel(task(layer, pass_.shares[static_cast<std::size_t>(share)]));
+    });
+    mark(Part::attention);
+  }
+
+  AttentionTask task(std::int64_t layer, const AttentionShare& share) const {
+    const std::int64_t head = share.kv_head * s_.heads_per_kv_head() + share.first_head;
+    const std::int64_t place = share.row * s_.query_size() + head * s_.head_size;
+    return {.key_values = caches_[static_cast<std::size_t>(share.tree)]->view(layer, share.kv_head),
+            .rows = pass_.visible.data() + share.row,
+            .num_rows = share.num_rows,
+            .num_heads = share.num_heads,
+            .head_size = static_cast<std::int32_t>(s_.head_size),
+            .window = static_cast<std::int32_t>(s_.windows[static_cast<std::size_t>(layer)]),
+            .scale = 1.0f / std::sqrt(static_cast<float>(s_.head_size)),
+            .queries = buffers_.queries.data() + place * element_bytes(),
+            .output = buffers_.attended.as<float>() + place,
+            .row_stride = s_.query_size(),
+            .scratch = scratch_};
+  }
+
+  void mlp_block(const LayerWeights& weights) {
+    const Affines<2> readers{&weights.gate, &weights.up};
+    float *gate = buffers_.gate.as<float>(), *up = buffers_.up.as<float>();
+    normalise(weights.mlp_norm, readers);
+    multiply(readers, num_rows(), {Output{gate, s_.inner_size, false}, Output{up, s_.inner_size, false}});
+    const Affines<1> output{&weights.down};
+    share_rows(num_rows(), [&](std::int64_t row) {
+      kernels_.swiglu(gate + row * s_.inner_size, up + row * s_.inner_size, s_.inner_size);
+      prepare(output, up + row * s_.inner_size, row);
+    });
+    mark(Part::other);
+    multiply(output, num_rows(), {Output{residual(0), s_.hidden_size, true}});
+  }
+
+  void score() {
+    const auto count = static_cast<std::int64_t>(pass_.scored.size());
+    if (count == 0) return;
+    const Affine output{stack_.weights_.output, {}};
+    const Affines<1> reader{&output};
+    share_rows(count, [&](std::int64_t i) {
+      float* hidden = hidden_ + i * s_.hidden_size;
+      kernels_.rms_norm(residual(pass_.scored[static_cast<std::size_t>(i)]), stack_.weights_.norm.data(), s_.norm_epsilon,
+                        s_.hidden_size, hidden);
+      prepare(reader, hidden, i);
+    });
+    mark(Part::other);
+    multiply(reader, count, {Output{logits_, logits_stride_, false}});
+  }
+
+  Stack& stack_;
+  const ModelSettings& s_;
+  const StackKernels& kernels_;
+  const PassBuffers& buffers_;
+  const Pass& pass_;
+  const std::vector<SlotCache*>& caches_;
+  float* hidden_;
+  float* logits_;
+  std::int64_t logits_stride_;
+  Profile* profile_;  // the first worker's
+  Pool& pool_ = Pool::instance();
+
+  float* row_;
+  std::byte *key_, *value_;
+  AttentionScratch scratch_;
+};
+
+Stack::Stack(const ModelSettings& settings, const ModelWeights& weights)
+    : settings_(settings), weights_(weights), kernels_(kernels()), worker_buffers_(Pool::kMostThreads) {}
+
+void Stack::reserve(std::int64_t num_rows) {
+  if (num_rows <= buffers_.capacity) return;
+  std::size_t prepared = weights_.output->prepared_bytes();
+  for (const LayerWeights& layer : weights_.layers)
+    for (const Affine* affine : {&layer.q, &layer.k, &layer.v, &layer.attention_output, &layer.gate, &layer.up, &layer.down})
+      prepared = std::max(prepared, affine->matrix->prepared_bytes());
+  const ModelSettings& s = settings_;
+  const auto floats = [num_rows](std::int64_t size) { return Buffer(static_cast<std::size_t>(num_rows * size) * sizeof(float)); };
+  PassBuffers grown(num_rows);
+  grown.residual = floats(s.hidden_size);
+  grown.qkv = floats(s.query_size() + 2 * s.kv_size());
+  grown.queries = floats(s.query_size());
+  grown.attended = floats(s.query_size());
+  grown.gate = floats(s.inner_size);
+  grown.up = floats(s.inner_size);
+  grown.prepared = Buffer(kSections * static_cast<std::size_t>(num_rows) * prepared);
+  grown.cosines = floats(s.head_size / 2);
+  grown.sines = floats(s.head_size / 2);
+  buffers_ = std::move(grown);
+}
+
+void Stack::run(const Forest& forest, const std::vector<SlotCache*>& caches, Result& result, Profile& profile) {
+  reserve(std::min(kPassRows, round_up(forest.num_rows(), 8)));
+  profile.start();
+  std::int64_t num_scored = 0;
+  for (std::int64_t begin = 0; begin < forest.num_rows(); begin += kPassRows) {
+    const Pass pass(settings_, forest, begin, std::min(begin + kPassRows, forest.num_rows()));
+    float* hidden = result.hidden() + num_scored * settings_.hidden_size;
+    float* logits = result.logits() + num_scored * result.logits_stride;
+    Pool::instance().run([&](int worker) {
+      Buffer& own = worker_buffers_[static_cast<std::size_t>(worker)];
+      Run(*this, pass, caches, hidden, logits, result.logits_stride, worker == 0 ? &profile : nullptr, own).run();
+    });
+    num_scored += static_cast<std::int64_t>(pass.scored.size());
+  }
+}
+
+}  // namespace headstart

@@ -1,0 +1,158 @@
+"""The native engine as Python sees it (csrc/bind_*.cpp); a test holds the two together.
+
+Arrays are contiguous. A size or index that does not fit is a ValueError or an IndexError.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+def isa() -> str:
+    """The instruction set in use."""
+
+def available_isas() -> list[str]:
+    """Instruction sets that this machine can run, best first."""
+
+def choose_isa(name: str) -> None:
+    """Use another instruction set for what is built from now on."""
+
+def num_threads() -> int:
+    """Threads of the engine's pool."""
+
+def set_num_threads(count: int) -> None:
+    """Change the pool's size, from the next call on."""
+
+@final
+class Matrix:
+    """A weight matrix [outputs, inputs], packed for the kernels of the instruction set in use."""
+
+    def __init__(
+        self,
+        source: NDArray[np.uint8],
+        source_kind: str,
+        kind: str,
+        outputs: int,
+        inputs: int,
+        order: NDArray[np.int64] | None = None,
+    ) -> None: ...
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(outputs, inputs)."""
+
+    @property
+    def kind(self) -> str:
+        """How the weights are held: float32, bfloat16, q8_0, q4_0 or q4_1."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in memory."""
+
+    def linear(self, x: NDArray[np.float32], bias: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Products of rows x [n, inputs]: [n, outputs]."""
+
+    def rows(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Rows of the matrix [n, inputs]."""
+
+    def select(self, ids: NDArray[np.int64]) -> Matrix:
+        """Some rows as a matrix of the same kind, without requantising."""
+
+@final
+class Result:
+    """Logits and hidden states of a forward's scored rows, in order of entries and rows."""
+
+    @property
+    def num_rows(self) -> int:
+        """Scored rows."""
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """[num_rows, vocab_size], read-only; rows may be further apart than vocab_size."""
+
+    @property
+    def hidden(self) -> NDArray[np.float32]:
+        """[num_rows, hidden_size], read-only: the normalised states that the output matrix reads."""
+
+@final
+class Model:
+    """A decoder of the Llama family with a cache for each slot."""
+
+    def __init__(self, settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> None: ...
+    def open(self) -> int:
+        """A slot with an empty cache."""
+
+    def close(self, slot: int) -> None:
+        """Free a slot."""
+
+    def fork(self, slot: int) -> int:
+        """A new slot with the same committed rows."""
+
+    def length(self, slot: int) -> int:
+        """Committed rows of a slot."""
+
+    def keep(self, slot: int, path: NDArray[np.int64]) -> None:
+        """Commit a path of the slot's last forward, from row 0 on; forget its other rows."""
+
+    def cache_bytes(self) -> int:
+        """Bytes that the caches of all open slots hold."""
+
+    def forward(
+        self,
+        slots: NDArray[np.int64],
+        row_starts: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+        parents: NDArray[np.int32],
+        first_scored: NDArray[np.int64],
+    ) -> Result:
+        """Compute trees of rows, one a slot: slots [n], row_starts [n + 1], tokens and parents [R], first_scored [n]."""
+
+    def enable_profile(self, on: bool) -> None:
+        """Start (or stop) counting where forwards spend time."""
+
+    def profile(self) -> dict[str, float]:
+        """Seconds since then in linear layers, attention and everything else, as one worker saw them."""
+
+def argmax(logits: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Ids [n] of the largest of logits [S, V] in each of rows [n], ties to the lowest id."""
+
+def top_k(logits: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Ids and values [n, min(k, V)] of the largest logits, largest first, ties to the lowest id."""
+
+def top_probabilities(
+    logits: NDArray[np.float32], rows: NDArray[np.int64], k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Like top_k, with softmax probabilities for values."""
+
+def log_softmax(logits: NDArray[np.float32], rows: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Log-probabilities [n, k] of ids [n, k]: headstart.sampling.log_softmax to the last bit."""
+
+def pick(
+    logits: NDArray[np.float32],
+    ids: NDArray[np.int64],
+    values: NDArray[np.float64],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    log_min_p: float,
+    key: int,
+) -> int:
+    """The plain sampler's token from raw logits [V] and a headstart.sampling.Plan."""
+
+def log(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """headstart.arithmetic.log."""
+
+def exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """headstart.arithmetic.exp."""
+
+def total(x: NDArray[np.float64]) -> float:
+    """headstart.arithmetic.total."""
+
+def gumbel(key: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """headstart.sampling.gumbel of a noise key."""
+
+def read_times(num_bytes: int, repeats: int) -> list[float]:
+    """Milliseconds that all threads together take to read so many bytes from huge pages, for each repeat."""
+
+def product_times(matrices: Sequence[Matrix], num_rows: int, repeats: int) -> list[float]:
+    """Milliseconds that one pass over all matrices takes (rounding of the rows included), for each repeat."""
