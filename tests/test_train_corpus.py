@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -14,62 +15,112 @@ from hypothesis import strategies as st
 
 from chat_model import END, chat_tokenizer, tiny_base
 from headstart.errors import DataError, RequestError
-from headstart.train.base import FrozenModel, TokenizerCodec
+from headstart.target.base import Target
+from headstart.target.hf import HfTarget
+from headstart.train.base import TokenizerCodec
 from headstart.train.capture import Captured, Online, StateFiles
 from headstart.train.corpus import DOCUMENTS, META, Corpus, Document, fingerprint_of
 from headstart.train.data import read_jsonl, require_supervised, supervised_share
-from headstart.train.generation import write
+from headstart.train.filling import fill
+from headstart.train.generation import Order, Scribe, Text, loops
 from headstart.train.settings import TrainSettings
 from headstart.train.template import Turns, encode_chat
 from headstart.train.vocabulary import choose_draft_vocab
-from headstart.train.writer import Writer, fill
+from headstart.train.writer import Writer
+from scripted import random_target, table_target
 from tiny import tiny_llama, tiny_mistral
 
 CODEC = TokenizerCodec(chat_tokenizer())
 ENDS = frozenset({END})
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def written(target: Target, orders: Sequence[Order], **options: Any) -> list[Text]:
+    """The texts of these orders, in their order, all written side by side."""
+    scribe = Scribe(target, **options)
+    for order in orders:
+        scribe.add(order)
+    found: dict[int, Text] = {}
+    while scribe.num_running:
+        found |= {id(order): text for order, text in scribe.step()}
+    return [found[id(order)] for order in orders]
 
 
-def written_alone(model: FrozenModel, prompt: Sequence[int], max_new: int) -> list[int]:
+def order(target: Target, prompt: Sequence[int], *, temperature: float = 0.0, seed: int = 0, **options: Any) -> Order:
+    fields: dict[str, Any] = {"max_new": 50, "stop_tokens": ENDS, "keep_states": True}
+    return Order(target.open(), prompt, temperature, seed=seed, **(fields | options))
+
+
+def written_alone(target: HfTarget, prompt: Sequence[int], max_new: int) -> list[int]:
     tokens = list(prompt)
-    with torch.no_grad():
-        for length in range(max_new):
-            logits = model.module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1]
-            if length == 0:
-                logits[END] = -torch.inf
-            tokens.append(int(logits.argmax()))
-            if tokens[-1] == END:
-                break
+    while len(tokens) < len(prompt) + max_new and tokens[len(prompt) :][-1:] != [END]:
+        logits = target.plain_logits(tokens)[-1]
+        if len(tokens) == len(prompt):
+            logits[END] = -np.inf
+        tokens.append(int(logits.argmax()))
     return tokens[len(prompt) :]
 
 
+PROMPTS = ([5, 6, 7], [9], list(range(3, 23)), [40, 41], [8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 30])
+
+
+@pytest.mark.parametrize("prompt_rows", [1, 7, 256])
 @pytest.mark.parametrize("build", [tiny_llama, tiny_mistral])
-def test_a_greedy_answer_in_a_ragged_batch_is_the_one_written_alone(build: Any) -> None:
-    model = FrozenModel(build())
-    prompts = [[5, 6, 7], [9], list(range(3, 23)), [40, 41], [8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 30]]
-    texts = write(model, prompts, [0.0] * 5, max_new=50, stop_tokens=ENDS, generator=generator())
-    assert [list(text.tokens) for text in texts] == [written_alone(model, prompt, 50) for prompt in prompts]
+def test_a_greedy_text_among_others_is_the_one_written_alone(build: Any, prompt_rows: int) -> None:
+    target = HfTarget(build(), name="tiny", dtype="float32", end_tokens=ENDS)
+    texts = written(target, [order(target, prompt) for prompt in PROMPTS], prompt_rows=prompt_rows)
+    assert [list(text.tokens) for text in texts] == [written_alone(target, prompt, 50) for prompt in PROMPTS]
 
 
-def test_warm_answers_depend_on_the_generator_alone() -> None:
-    model = FrozenModel(tiny_llama())
-    prompts = [[5, 6], [7]]
+def test_a_warm_text_depends_on_its_prompt_and_seed_alone() -> None:
+    target = random_target(3, 60, end_tokens=(END,))
 
-    def texts(seed: int) -> list[tuple[int, ...]]:
-        found = write(model, prompts, [0.8, 1.0], max_new=12, stop_tokens=ENDS, generator=generator(seed))
-        return [text.tokens for text in found]
+    def text(seed: int, *others: Sequence[int]) -> tuple[int, ...]:
+        orders = [order(target, prompt, temperature=0.8, seed=i) for i, prompt in enumerate(others)]
+        return written(target, [*orders, order(target, [5, 6], temperature=0.8, seed=seed)])[-1].tokens
 
-    assert texts(1) == texts(1)
-    assert texts(1) != texts(2)
+    assert text(1) == text(1, [7], [8, 9, 10])
+    assert text(1) != text(2)
 
 
-def test_an_answer_never_starts_with_its_end_and_ends_with_it() -> None:
-    model = FrozenModel(tiny_llama())
-    texts = write(model, [[i] for i in range(3, 40)], [1.0] * 37, max_new=60, stop_tokens=ENDS, generator=generator())
+def test_a_text_never_starts_with_its_end_and_ends_with_it_or_at_its_limit() -> None:
+    target = table_target({(): {END: 9.0, 7: 8.0, 8: 8.0}}, 20, end_tokens=(END,))
+    texts = written(target, [order(target, [i], temperature=t, seed=i) for i in range(3, 20) for t in (0.0, 1.0)])
     assert all(text.tokens[0] != END and END not in text.tokens[:-1] for text in texts)
+    assert {text.tokens[-1] for text in texts} == {END}
+    endless = random_target(1, 60)
+    assert len(written(endless, [order(endless, [4], max_new=9)])[0].tokens) == 9
+
+
+def test_a_text_brings_the_states_it_was_drawn_from_and_the_argmax_there() -> None:
+    target = random_target(5, 30, end_tokens=(END,))
+    (text,) = written(target, [order(target, [4, 5], temperature=1.0, max_new=20)], prompt_rows=1)
+    before = [(4, 5, *text.tokens[:i]) for i in range(len(text.tokens))]
+    np.testing.assert_array_equal(text.hidden, np.stack([target.hidden_state(prefix) for prefix in before]))
+    assert text.greedy.tolist() == [int(target.next_logits(prefix).argmax()) for prefix in before]
+    (bare,) = written(target, [order(target, [4, 5], keep_states=False)])
+    assert bare.hidden.shape == (0, target.hidden_size) and len(bare.greedy) == 0
+
+
+def test_a_text_goes_on_behind_what_its_slot_holds_and_prompts_share_a_forward() -> None:
+    target = random_target(7, 40)
+    first = order(target, list(range(5, 25)), max_new=6)
+    (text,) = written(target, [first])
+    whole = (*first.prompt, *text.tokens)
+    assert target.tokens(first.slot) == whole[:-1]
+    twins = [order(target, (*whole, 3)), order(target, (*whole, 3))]
+    twins[0].slot = target.fork(first.slot)
+    target.feeds.clear()
+    again = written(target, twins, prompt_rows=50)
+    assert again[0].tokens == again[1].tokens
+    assert [len(tree) for _, tree in target.feeds[0]] == [2, len(whole) + 1]
+
+
+def test_a_text_that_goes_round_in_circles_is_stopped() -> None:
+    target = table_target({(4,): {5: 9.0}, (5,): {6: 9.0}, (6,): {4: 9.0}, (): {4: 9.0}}, 20)
+    (text,) = written(target, [order(target, [4], max_new=500)])
+    assert len(text.tokens) == 64 and loops(text.tokens)
+    assert not loops(tuple(range(100))) and not loops((3,) * 20)
+    assert loops((*range(40), *([7, 8] * 30)))
 
 
 def document(
@@ -211,7 +262,7 @@ def test_data_without_a_supervised_token_shows_how_it_reads(tmp_path: Path) -> N
 def test_a_chat_model_writes_conversations_whose_answers_alone_are_supervised(tmp_path: Path) -> None:
     base = tiny_base()
     corpus = Corpus(tmp_path, "model")
-    writer = Writer(base.model, base.codec, base.end_tokens, batch=8, answer_tokens=12, question_tokens=24, seed=3)
+    writer = Writer(base.target, base.codec, batch=8, answer_tokens=12, question_tokens=24, seed=3)
     speeds: list[float] = []
     documents = fill(corpus, writer, num_tokens=200, deadline=None, report=lambda have, speed: speeds.append(speed))
     assert corpus.read() == documents
@@ -227,13 +278,13 @@ def test_a_chat_model_writes_conversations_whose_answers_alone_are_supervised(tm
 
 def test_states_kept_while_writing_are_those_of_a_fresh_forward(tmp_path: Path) -> None:
     base = tiny_base()
-    writer = Writer(base.model, base.codec, base.end_tokens, batch=8, answer_tokens=12, question_tokens=24, seed=1)
-    files = StateFiles(tmp_path / "states", [], base.model.width, "float32")
+    writer = Writer(base.target, base.codec, batch=8, answer_tokens=12, question_tokens=24, seed=1)
+    files = StateFiles(tmp_path / "states", [], base.target, "float32")
     corpus = Corpus(tmp_path, "model")
     documents = fill(corpus, writer, num_tokens=200, deadline=None, report=lambda have, speed: None, states=files)
     assert any(len(read.supervised) > 1 for read in documents)
     kept = Captured(tmp_path / "states", documents, base.model.width, "float32").batch(range(len(documents)))
-    anew = Online(base.model, documents).batch(range(len(documents)))
+    anew = Online(base.target, documents).batch(range(len(documents)))
     torch.testing.assert_close(kept.hidden, anew.hidden, rtol=1e-4, atol=1e-4)
     assert kept.picks.equal(anew.picks)
 
@@ -242,7 +293,7 @@ def test_a_writer_that_was_stopped_goes_on_with_new_text(tmp_path: Path) -> None
     base = tiny_base()
     corpus = Corpus(tmp_path, "model")
     for num_tokens in (80, 160):
-        writer = Writer(base.model, base.codec, base.end_tokens, batch=6, answer_tokens=10, question_tokens=24, seed=3)
+        writer = Writer(base.target, base.codec, batch=6, answer_tokens=10, question_tokens=24, seed=3)
         documents = fill(corpus, writer, num_tokens=num_tokens, deadline=None, report=lambda have, speed: None)
     assert fingerprint_of(documents) == fingerprint_of(corpus.read())
     assert len({d.tokens for d in documents}) > 0.9 * len(documents)
@@ -252,7 +303,7 @@ def test_a_writer_that_was_stopped_goes_on_with_new_text(tmp_path: Path) -> None
 
 def test_a_base_model_continues_from_nothing(tmp_path: Path) -> None:
     base = tiny_base(chat=False)
-    writer = Writer(base.model, base.codec, base.end_tokens, batch=4, answer_tokens=9, question_tokens=24, seed=0)
+    writer = Writer(base.target, base.codec, batch=4, answer_tokens=9, question_tokens=24, seed=0)
     documents = fill(Corpus(tmp_path, "m"), writer, num_tokens=30, deadline=None, report=lambda have, speed: None)
     assert all(d.kind == "text" and d.supervised == ((1, len(d.tokens)),) for d in documents)
 

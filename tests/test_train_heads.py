@@ -18,7 +18,7 @@ from headstart.errors import DataError, HeadsError, RequestError, TrainingError
 from headstart.heads.base import Acceptance, BaseIdentity, load_heads
 from headstart.heads.medusa import MedusaConfig, initial_tensors
 from headstart.train import Event, TrainResult, TrainSettings, train
-from headstart.train.acceptance import acceptance, measure_acceptance
+from headstart.train.acceptance import acceptance, acceptance_by_kind, measure_acceptance
 from headstart.train.base import Base
 from headstart.train.capture import Batch, Captured, Online, capture, estimated_bytes, num_rows
 from headstart.train.checkpoint import Progress
@@ -75,13 +75,13 @@ def gradients(goal: Objective, tensors: Tensors, batch: Batch, seed: int = 0) ->
 
 
 BASE = tiny_base()
-STATES = Online(BASE.model, documents())
+STATES = Online(BASE.target, documents())
 
 
 def test_captured_states_are_those_of_a_fresh_forward(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     states, covered = capture(
-        BASE.model, documents(), tmp_path, dtype="float32", deadline=None, report=lambda *rows: told.append(rows)
+        BASE.target, documents(), tmp_path, dtype="float32", deadline=None, report=lambda *rows: told.append(rows)
     )
     assert covered == documents()
     assert told[-1] == (states.num_rows, states.num_rows)
@@ -106,37 +106,37 @@ def test_a_row_predicts_its_root_from_everything_before_it() -> None:
 def test_greedily_written_text_is_its_own_pick_and_other_text_is_not() -> None:
     greedy, other = STATES.batch([1]), STATES.batch([0])
     assert greedy.picks.equal(greedy.roots)
-    assert other.picks.equal(BASE.model.logits(other.hidden).argmax(-1))
+    assert other.picks.equal((other.hidden @ BASE.model.output.T + BASE.model.module.get_output_embeddings().bias).argmax(-1))
 
 
 def test_a_span_from_the_first_token_on_starts_behind_it() -> None:
     text = Document("text", 0.5, (7, 8, 9), ((0, 3),))
-    batch = Online(BASE.model, [text]).batch([0])
+    batch = Online(BASE.target, [text]).batch([0])
     assert batch.roots.tolist() == [8, 9]
 
 
 def test_an_interrupted_capture_goes_on_where_it_stopped(tmp_path: Path) -> None:
     texts = documents(150)
-    first, covered = capture(BASE.model, texts, tmp_path, dtype="bfloat16", deadline=0.0, report=lambda *rows: None)
+    first, covered = capture(BASE.target, texts, tmp_path, dtype="bfloat16", deadline=0.0, report=lambda *rows: None)
     assert 0 < len(covered) < 150
     before = first.batch([5]).hidden.clone()
     with (tmp_path / "hidden.bin").open("ab") as file:
         file.write(b"torn")
     told: list[int] = []
     whole, covered = capture(
-        BASE.model, texts, tmp_path, dtype="bfloat16", deadline=None, report=lambda done, total: told.append(done)
+        BASE.target, texts, tmp_path, dtype="bfloat16", deadline=None, report=lambda done, total: told.append(done)
     )
     assert len(covered) == 150
     assert told[0] > first.num_rows  # nothing was done again
     assert whole.batch([5]).hidden.equal(before)
     torch.testing.assert_close(
-        whole.batch([149]).hidden.float(), Online(BASE.model, texts).batch([149]).hidden, rtol=0.02, atol=0.02
+        whole.batch([149]).hidden.float(), Online(BASE.target, texts).batch([149]).hidden, rtol=0.02, atol=0.02
     )
 
 
 def test_states_of_other_text_are_replaced(tmp_path: Path) -> None:
-    capture(BASE.model, documents()[5:], tmp_path, dtype="float32", deadline=None, report=lambda *rows: None)
-    states, _ = capture(BASE.model, documents(), tmp_path, dtype="float32", deadline=None, report=lambda *rows: None)
+    capture(BASE.target, documents()[5:], tmp_path, dtype="float32", deadline=None, report=lambda *rows: None)
+    states, _ = capture(BASE.target, documents(), tmp_path, dtype="float32", deadline=None, report=lambda *rows: None)
     torch.testing.assert_close(states.batch([0]).hidden, STATES.batch([0]).hidden)
 
 
@@ -185,7 +185,7 @@ def test_tokens_outside_the_draft_vocabulary_teach_nothing_but_count_as_misses()
 def test_targets_stay_within_their_span() -> None:
     goal = objective(BASE, vocab=None)
     two = Document("chat", 0.0, (1, 5, 6, 7, 8, 9, 10), ((1, 3), (4, 7)))
-    batch = Online(BASE.model, [two]).batch([0])
+    batch = Online(BASE.target, [two]).batch([0])
     assert batch.roots.tolist() == [5, 6, 8, 9, 10]
     assert [targets.tolist() for targets in goal._targets(batch)] == [[6, -1, 9, 10, -1], [-1, -1, 10, -1, -1], [-1] * 5]
 
@@ -199,6 +199,23 @@ def test_accuracies_count_exactly_the_rank_of_the_base_s_pick() -> None:
     assert ((table >= 0) & (table <= 1)).all() and (table.sum(1) <= 1 + 1e-9).all()
     assert found.by_position == tuple(table[:, 0])
     assert 1 <= found.predicted_length[8] <= found.predicted_length[16]
+
+
+def test_kinds_with_enough_held_out_text_are_measured_by_themselves() -> None:
+    goal = objective(BASE)
+    tensors = fresh(goal.config)
+    texts = [dataclasses.replace(read, kind=("few", "many", "many-second")[min(i, 2)]) for i, read in enumerate(documents())]
+
+    def measure(chosen: Any) -> Acceptance:
+        return measure_acceptance(goal.config, tensors, goal.base, STATES, chosen, 4)
+
+    held_out = list(range(30))
+    whole = measure(held_out)
+    found = acceptance_by_kind(measure, whole, texts, held_out, STATES)
+    assert found.keys() == {"many"}
+    assert found["many"].num_rows == sum(num_rows(read) for i, read in enumerate(texts) if i)
+    assert found["many"].by_position == measure(held_out[1:]).by_position
+    assert found["many"].predicted_length.keys() == whole.predicted_length.keys()
 
 
 def scripted(lengths: list[float]) -> Callable[[Tensors], Acceptance]:
@@ -359,6 +376,8 @@ def test_one_call_trains_heads_that_load_with_their_measured_acceptance(tmp_path
     record = json.loads((tmp_path / "heads" / "training.json").read_text())
     assert record["progress"]["curve"][0]["tokens"] == 0
     assert max(point["length"] for point in record["progress"]["curve"]) == result.after.predicted_length[16]
+    assert record["acceptance_by_kind"] == {kind: dataclasses.asdict(found) for kind, found in result.by_kind.items()}
+    assert record["corpus"]["share_by_kind"] == {"chat": 1.0}
     assert {event.stage for event in events} == {"capture", "train"}
     assert any("are supervised" in event.message for event in events)
     assert any("MB of disk" in event.message for event in events)
@@ -494,7 +513,7 @@ def test_predicted_lengths_follow_the_optimal_tree() -> None:
 
 
 def test_states_are_read_only_from_disk(tmp_path: Path) -> None:
-    states, _ = capture(BASE.model, documents(), tmp_path, dtype="float32", deadline=None, report=lambda *rows: None)
+    states, _ = capture(BASE.target, documents(), tmp_path, dtype="float32", deadline=None, report=lambda *rows: None)
     assert isinstance(states, Captured)
     states.batch([0]).hidden.zero_()
     torch.testing.assert_close(states.batch([0]).hidden, STATES.batch([0]).hidden)

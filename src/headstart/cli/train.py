@@ -104,6 +104,9 @@ def _show(result: TrainResult) -> None:
     for name, measured in (("before", result.before), ("after", result.after)):
         shares = [f"{share:.3f}" for share in measured.by_position]
         rows.append([name, *shares, *(f"{length:.2f}" for length in measured.predicted_length.values())])
+    for kind, found in result.by_kind.items():
+        shares = [f"{share:.3f}" for share in found.by_position]
+        rows.append([f"after, {kind}", *shares, *(f"{length:.2f}" for length in found.predicted_length.values())])
     positions = [f"position {i}" for i, _ in enumerate(result.after.by_position, start=1)]
     table(["acceptance", *positions, *(f"L, {n} rows" for n in result.after.predicted_length)], rows)
     say(
@@ -121,6 +124,7 @@ def describe(result: TrainResult) -> dict[str, Any]:
         "heads": result.path.name,
         "before": asdict(result.before),
         "after": asdict(result.after),
+        "by_kind": {kind: asdict(found) for kind, found in result.by_kind.items()},
         "static_trees": {size: result.after.paths(size - 1) for size in result.after.predicted_length},
         "documents": result.num_documents,
         "corpus_tokens": result.num_corpus_tokens,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from headstart.errors import INSTALL_TORCH, TrainingError
+
 if TYPE_CHECKING:
     from headstart.train.run import Event, TrainResult, train
     from headstart.train.settings import TrainSettings
@@ -18,4 +20,11 @@ __all__ = ["Event", "TrainResult", "TrainSettings", "train"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'headstart.train' has no attribute {name!r}")
-    return getattr(import_module(f"headstart.train.{'settings' if name == 'TrainSettings' else 'run'}"), name)
+    if name == "TrainSettings":
+        return import_module("headstart.train.settings").TrainSettings
+    try:
+        import torch  # noqa: F401 - asked for here, so that its absence is one clear line
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise TrainingError(f"Training needs PyTorch and transformers: {INSTALL_TORCH}") from error
+    return getattr(import_module("headstart.train.run"), name)

@@ -10,7 +10,8 @@ tokens, which flatters or wrongs the deeper heads a little; so greedily written 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,13 +22,14 @@ from headstart.errors import DataError
 from headstart.heads.base import Acceptance
 from headstart.heads.medusa import MedusaConfig
 from headstart.train.capture import States
-from headstart.train.corpus import Document
+from headstart.train.corpus import SECOND, Document
 from headstart.train.losses import FrozenBase, guessed
 from headstart.tree import expected_length, optimal_paths
 
 PREDICTED_ROWS = (8, 16)
 _ENOUGH = 2000  # rows of greedily written text that make the rest unnecessary
 _CHUNK = 1024
+_ROWS_A_KIND, _LEAST_ROWS_A_KIND = 1500, 100
 _BATCH_DOCUMENTS = 32
 
 
@@ -43,6 +45,41 @@ def measuring_documents(documents: Sequence[Document], held_out: Sequence[int], 
         chosen.append(i)
         rows += states.rows_of(i)
     return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class KindAcceptance:
+    """How well heads guess on one kind of held-out text."""
+
+    num_rows: int
+    by_position: tuple[float, ...]
+    predicted_length: dict[int, float]  # rows of a step -> L, with the static trees of all kinds together
+
+
+def acceptance_by_kind(
+    measure: Callable[[Sequence[int]], Acceptance],
+    whole: Acceptance,
+    documents: Sequence[Document],
+    held_out: Sequence[int],
+    states: States,
+) -> dict[str, KindAcceptance]:
+    """``measure`` some held-out documents of each kind that has enough of them; ``whole`` is the acceptance over all kinds."""
+    kinds: dict[str, list[int]] = {}
+    for i in held_out:
+        kinds.setdefault(documents[i].kind.removesuffix(SECOND), []).append(i)
+    found = {}
+    for kind, numbers in sorted(kinds.items()):
+        chosen = measuring_documents(documents, numbers, states, _ROWS_A_KIND)
+        rows = sum(map(states.rows_of, chosen))
+        if rows < _LEAST_ROWS_A_KIND:
+            continue
+        try:
+            table = measure(chosen)
+        except DataError:
+            continue  # texts that end before the last head has anything to guess
+        lengths = {size: expected_length(whole.paths(size - 1), table.array()) for size in whole.predicted_length}
+        found[kind] = KindAcceptance(rows, table.by_position, lengths)
+    return found
 
 
 def measure_acceptance(
@@ -61,7 +98,7 @@ def measure_acceptance(
     outputs = [tensors[name] for name in names] if names else [base.output]
     with torch.no_grad():
         for first in range(0, len(documents), _BATCH_DOCUMENTS):
-            batch = states.batch(documents[first : first + _BATCH_DOCUMENTS])
+            batch = states.batch(documents[first : first + _BATCH_DOCUMENTS]).to(base.embedding.device)
             for start in range(0, batch.num_rows, _CHUNK):
                 rows = slice(start, min(start + _CHUNK, batch.num_rows))
                 logits = guessed(config, base.embedding, tensors, batch, rows, outputs)

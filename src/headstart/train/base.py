@@ -1,4 +1,9 @@
-"""The base model as training sees it: frozen, with its output matrix, its tokenizer and its template."""
+"""The base model as training sees it: frozen, with its output matrix, its tokenizer and its template.
+
+Two engines hold it. PyTorch has the matrices that the loss reads. What writes the corpus and gives the hidden states is the
+engine that the heads will decode with, native where it can run the model: it is much faster at writing, and its states are the
+ones that heads will see.
+"""
 
 from __future__ import annotations
 
@@ -8,47 +13,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from headstart.errors import RequestError
+from headstart.errors import ModelError, RequestError
 from headstart.heads.base import BaseIdentity
 from headstart.llm import LLM
 from headstart.target.base import Target
-from headstart.target.hf_support import cache_keyword
 from headstart.target.loading import Loaded, load_model
 from headstart.tokenizer import Tokenizer
 
 
 class FrozenModel:
-    """A transformers causal LM that is only ever read: no gradient, no dropout."""
+    """A transformers causal LM of which training reads the matrices alone: no gradient, no dropout."""
 
     def __init__(self, model: Any, vocab_size: int | None = None) -> None:
         """``vocab_size``: ids that may be sampled; padding rows of the output matrix are never looked at."""
         self.module = model.eval()
         self.module.requires_grad_(False)
-        output = model.get_output_embeddings()
-        self.output: Tensor = output.weight  # [V or more, D]
-        self._bias: Tensor | None = getattr(output, "bias", None)
+        self.output: Tensor = model.get_output_embeddings().weight  # [V or more, D]
         self.embedding: Tensor = model.get_input_embeddings().weight
         self.vocab_size = int(self.output.shape[0]) if vocab_size is None else vocab_size
-        self._cache_keyword = cache_keyword(model)
         self.width = int(self.output.shape[1])
 
     @property
     def device(self) -> torch.device:
         """Where it computes."""
         return self.output.device
-
-    def states(self, *, cache: Any = None, **inputs: Tensor) -> Tensor:
-        """Last hidden states [batch, rows, D]: what the output matrix reads. ``cache`` is read and extended, if given."""
-        cached = {} if cache is None else {self._cache_keyword: cache}
-        states: Tensor = self.module.base_model(use_cache=cache is not None, **cached, **inputs).last_hidden_state
-        return states
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Raw logits of the ids that may be sampled."""
-        bias = None if self._bias is None else self._bias[: self.vocab_size]
-        return functional.linear(hidden, self.output[: self.vocab_size], bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +73,45 @@ class Base:
     """A frozen model with everything around it."""
 
     model: FrozenModel
+    target: Target  # writes the corpus and computes hidden states, as it will when the heads are used
     codec: TokenizerCodec
-    end_tokens: frozenset[int]
     identity: BaseIdentity
-    context_limit: int
-    dtype: str
+    dtype: str  # of ``model``
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """What ends a text."""
+        return self.target.end_tokens
 
     @classmethod
-    def of(cls, model: str | Loaded | LLM, dtype: str) -> Base:
-        """The base of a name, which is loaded in ``dtype``, or of what is loaded already."""
-        loaded = load_model(model, dtype=dtype) if isinstance(model, str) else model
-        target: Target = loaded.target
-        if target.engine != "hf":
+    def of(cls, model: str | Loaded | LLM, dtype: str, writer_dtype: str = "auto") -> Base:
+        """The base of a name, which is loaded in ``dtype``, or of what is loaded already.
+
+        A name is loaded into the native engine as well, in ``writer_dtype``, which then writes; where it cannot run the model,
+        PyTorch does. RequestError if ``writer_dtype`` is given and cannot take effect.
+        """
+        loaded = load_model(model, dtype=dtype, engine="hf") if isinstance(model, str) else model
+        if loaded.target.engine != "hf":
             raise RequestError(
-                f"training runs on PyTorch; the {target.engine} engine only decodes. Give the model's name instead"
+                f"training runs on PyTorch; the {loaded.target.engine} engine only decodes. Give the model's name instead"
             )
-        module: Any = target
+        if not isinstance(model, str) and writer_dtype != "auto":
+            raise RequestError(f"writer_dtype is {writer_dtype!r}, which has no effect on a model that is loaded already")
+        module: Any = loaded.target
         return cls(
-            FrozenModel(module.model, target.vocab_size),
+            FrozenModel(module.model, loaded.target.vocab_size),
+            _native(model, writer_dtype) or loaded.target if isinstance(model, str) else loaded.target,
             TokenizerCodec(loaded.tokenizer),
-            target.end_tokens,
-            BaseIdentity.of(target),
-            target.context_limit,
-            target.dtype,
+            BaseIdentity.of(loaded.target),
+            loaded.target.dtype,
         )
+
+
+def _native(name: str, dtype: str) -> Target | None:
+    """The model on the native engine, if that can run it."""
+    try:
+        return load_model(name, dtype=dtype, engine="native").target
+    except ModelError as error:
+        if dtype != "auto":
+            raise RequestError(f"writer_dtype is {dtype!r}, which needs the native engine: {error}") from error
+        return None

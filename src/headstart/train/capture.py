@@ -4,6 +4,9 @@ A *segment* is one supervised span [start, stop). Its row i is the base's last h
 token start + i - 1, which predicts token start + i, the row's *root*. A head reads the row and the root; head k predicts token
 start + i + k, known while i + k lies within the segment. So a span of m tokens needs m rows, whatever prompt stands before it.
 
+They come from the engine that the heads will decode with, since engines round differently: from the writer as it writes, and
+from :func:`hidden_states` for text that stood there before.
+
 ``Captured`` keeps rows in memory-mapped files, 2 bytes a number: width * 2 bytes a supervised token, announced beforehand.
 ``Online`` recomputes them for each batch instead and needs no disk.
 
@@ -23,11 +26,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headstart.accept import Row
 from headstart.errors import TrainingError
-from headstart.train.base import FrozenModel
+from headstart.sampling import Sampler, Sampling
+from headstart.target.base import Feed, Target
 from headstart.train.corpus import Document, fingerprint_of, write_json
+from headstart.tree import Tree
 
-_ROWS_AT_ONCE = 8192  # padded rows of documents in one forward
+_ROWS_AT_ONCE = 1024  # rows of documents in one forward, which bounds its logits
 _BLOCK = 64  # documents between two entries in the record
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _STORED = {"float32": np.float32, "bfloat16": np.int16, "float16": np.float16}  # numpy has no bfloat16
@@ -46,6 +52,10 @@ class Batch:
     def num_rows(self) -> int:
         """Rows."""
         return len(self.roots)
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch where the heads are."""
+        return Batch(self.hidden.to(device), self.roots.to(device), self.picks.to(device), self.remaining.to(device))
 
 
 class States(Protocol):
@@ -76,30 +86,57 @@ def estimated_bytes(documents: Sequence[Document], width: int, dtype: str) -> in
     return sum(map(num_rows, documents)) * (width * np.dtype(_STORED[dtype]).itemsize + 8)
 
 
-@torch.inference_mode()
-def hidden_states(model: FrozenModel, documents: Sequence[Document]) -> list[tuple[Tensor, Tensor]]:
-    """Per document, rows of its segments [n, D] and the base's argmax after each [n]; no graph is kept.
+def hidden_states(target: Target, documents: Sequence[Document]) -> list[tuple[Tensor, Tensor]]:
+    """Per document, rows of its segments [n, D] and the base's argmax after each [n], on the CPU."""
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    for group in by_length(documents, _ROWS_AT_ONCE):
+        found |= zip(group, _forward(target, [documents[i] for i in group]), strict=True)
+    return [found[i] for i in range(len(documents))]
 
-    Texts are padded on the right, where a causal model cannot look.
-    """
-    width = max(len(document.tokens) for document in documents)
-    ids = torch.zeros(len(documents), width, dtype=torch.long)
-    for row, document in enumerate(documents):
-        ids[row, : len(document.tokens)] = torch.tensor(document.tokens)
-    states = model.states(input_ids=ids.to(model.device))
-    results = []
-    for row, document in enumerate(documents):
-        chosen = [position for start, stop in spans_of(document) for position in range(start - 1, stop - 1)]
-        hidden = states[row, torch.tensor(chosen, dtype=torch.long, device=states.device)]
-        results.append((hidden, model.logits(hidden).argmax(-1)))
-    return results
+
+def _forward(target: Target, documents: Sequence[Document]) -> list[tuple[Tensor, Tensor]]:
+    """States of documents that go through the model side by side, as prompts, ``_ROWS_AT_ONCE`` positions at a time."""
+    wanted = [[position for start, stop in spans_of(read) for position in range(start - 1, stop - 1)] for read in documents]
+    slots = [target.open() for _ in documents]
+    greedy = Sampler(Sampling(), vocab_size=target.vocab_size)
+    states: list[list[Tensor]] = [[] for _ in documents]
+    picks: list[list[int]] = [[] for _ in documents]
+    try:
+        for start in range(0, max(positions[-1] + 1 if positions else 0 for positions in wanted), _ROWS_AT_ONCE):
+            feeds, rows, owners = list[Feed](), list[Row](), list[int]()
+            for i, positions in enumerate(wanted):
+                stop = min(start + _ROWS_AT_ONCE, positions[-1] + 1 if positions else 0)
+                if start >= stop:
+                    continue
+                here = [position - start for position in positions if start <= position < stop]
+                rows += [(len(feeds), row) for row in here]
+                owners += [i] * len(here)
+                chunk = documents[i].tokens[start:stop]
+                feeds.append(Feed(slots[i], Tree.chain(chunk), here[0] if here else len(chunk)))
+            scored = target.forward(feeds)
+            if rows:
+                argmaxes = scored.pick(rows, [greedy] * len(rows), [()] * len(rows))
+                hidden = torch.from_numpy(target.operations.numpy(scored.hidden(rows)))
+                for i, argmax, state in zip(owners, argmaxes, hidden, strict=True):
+                    picks[i].append(argmax)
+                    states[i].append(state)
+            for feed in feeds:
+                target.keep(feed.slot, tuple(range(len(feed.tree))))
+    finally:
+        for slot in slots:
+            target.close(slot)
+    empty = torch.empty(0, target.hidden_size)
+    return [
+        (torch.stack(found) if found else empty, torch.tensor(tokens, dtype=torch.long))
+        for found, tokens in zip(states, picks, strict=True)
+    ]
 
 
 class Online:
     """Recomputes the states of a batch each time."""
 
-    def __init__(self, model: FrozenModel, documents: Sequence[Document]) -> None:
-        self._model, self._documents = model, documents
+    def __init__(self, target: Target, documents: Sequence[Document]) -> None:
+        self._target, self._documents = target, documents
         self._rows = [num_rows(document) for document in documents]
         self.num_rows = sum(self._rows)
 
@@ -110,13 +147,8 @@ class Online:
     def batch(self, documents: Sequence[int]) -> Batch:
         """Rows of the segments of these documents."""
         chosen = [self._documents[i] for i in documents]
-        parts: dict[int, tuple[Tensor, Tensor]] = {}
-        for group in by_length(chosen, _ROWS_AT_ONCE):
-            for i, result in zip(group, hidden_states(self._model, [chosen[i] for i in group]), strict=True):
-                parts[i] = result
-        hidden = torch.cat([parts[i][0] for i in range(len(chosen))])
-        greedy = torch.cat([parts[i][1] for i in range(len(chosen))])
-        return _batch(hidden.clone(), greedy.clone(), chosen)
+        found = hidden_states(self._target, chosen)
+        return _batch(torch.cat([hidden for hidden, _ in found]), torch.cat([greedy for _, greedy in found]), chosen)
 
 
 class Captured:
@@ -148,13 +180,14 @@ class Captured:
 class StateFiles:
     """The files of captured states, as they grow: the rows of some documents, in order."""
 
-    def __init__(self, folder: Path, documents: Sequence[Document], width: int, dtype: str) -> None:
-        """Go on behind what the folder holds of these very documents; anything else in it is replaced."""
+    def __init__(self, folder: Path, documents: Sequence[Document], target: Target, dtype: str) -> None:
+        """Go on behind what the folder holds of these documents, computed by this target; anything else in it is replaced."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.width, self.dtype = folder, width, dtype
+        self.folder, self.dtype = folder, dtype
+        self._layout = {"dtype": dtype, "width": target.hidden_size, "engine": target.engine, "engine_dtype": target.dtype}
         self.num_documents, self._covers = self._held(documents)
         self.num_rows = sum(map(num_rows, documents[: self.num_documents]))
-        for name, size in (("hidden.bin", width * np.dtype(_STORED[dtype]).itemsize), ("greedy.bin", 8)):
+        for name, size in (("hidden.bin", target.hidden_size * np.dtype(_STORED[dtype]).itemsize), ("greedy.bin", 8)):
             with (folder / name).open("ab") as file:
                 file.truncate(self.num_rows * size)
 
@@ -170,22 +203,21 @@ class StateFiles:
         self.num_documents += len(documents)
         self.num_rows += sum(map(num_rows, documents))
         self._covers = fingerprint_of(documents, self._covers)
-        record = {"dtype": self.dtype, "width": self.width, "documents": self.num_documents, "covers": self._covers}
-        write_json(self.folder / "states.json", record)
+        write_json(self.folder / "states.json", self._layout | {"documents": self.num_documents, "covers": self._covers})
 
     def _held(self, documents: Sequence[Document]) -> tuple[int, str]:
         try:
             record = json.loads((self.folder / "states.json").read_text(encoding="utf-8"))
-            done, layout = int(record["documents"]), (record["dtype"], record["width"])
-            covers = fingerprint_of(documents[:done])
-            same = layout == (self.dtype, self.width) and record["covers"] == covers and done <= len(documents)
+            done, covers = int(record["documents"]), record["covers"]
+            same = all(record[name] == value for name, value in self._layout.items())
+            same = same and done <= len(documents) and covers == fingerprint_of(documents[:done])
         except (OSError, ValueError, KeyError, TypeError):
             return 0, ""
         return (done, covers) if same else (0, "")
 
 
 def capture(
-    model: FrozenModel,
+    target: Target,
     documents: Sequence[Document],
     folder: Path,
     *,
@@ -198,16 +230,16 @@ def capture(
     Stops at ``deadline`` (``time.monotonic``); returned are the states and the documents that they cover, a prefix.
     ``report`` hears the rows done and the rows in all.
     """
-    files = StateFiles(folder, documents, model.width, dtype)
+    files = StateFiles(folder, documents, target, dtype)
     total = sum(map(num_rows, documents))
     while files.num_documents < len(documents):
         if deadline is not None and time.monotonic() >= deadline and files.num_rows:
             break
         block = list(documents[files.num_documents : files.num_documents + _BLOCK])
-        files.append(block, _in_order(model, block))
+        files.append(block, hidden_states(target, block))
         report(files.num_rows, total)
     covered = list(documents[: files.num_documents])
-    return Captured(folder, covered, model.width, dtype), covered
+    return Captured(folder, covered, target.hidden_size, dtype), covered
 
 
 def by_length(documents: Sequence[Document], rows: int) -> Iterator[list[int]]:
@@ -220,14 +252,6 @@ def by_length(documents: Sequence[Document], rows: int) -> Iterator[list[int]]:
         group.append(i)
     if group:
         yield group
-
-
-def _in_order(model: FrozenModel, block: Sequence[Document]) -> list[tuple[Tensor, Tensor]]:
-    results: dict[int, tuple[Tensor, Tensor]] = {}
-    for group in by_length(block, _ROWS_AT_ONCE):
-        for i, result in zip(group, hidden_states(model, [block[i] for i in group]), strict=True):
-            results[i] = result
-    return [results[i] for i in range(len(block))]
 
 
 def _numpy(hidden: Tensor, dtype: str) -> np.ndarray[Any, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ FORMAT = "headstart-corpus"
 VERSION = 1
 DOCUMENTS = "documents.jsonl"
 META = "meta.json"
+SECOND = "-second"  # behind the kind of a conversation with further turns
 
 Span = tuple[int, int]
 
@@ -118,6 +120,23 @@ def fingerprint_of(documents: Sequence[Document], before: str = "") -> str:
         data = before.encode() + document.digest.to_bytes(8, "little") + repr(document.supervised).encode()
         before = hashlib.blake2b(data, digest_size=12).hexdigest()
     return before
+
+
+def statistics(documents: Sequence[Document]) -> dict[str, Any]:
+    """Documents, and by kind documents, supervised tokens and their share; further turns count to the kind of the first."""
+    numbers: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    for document in documents:
+        kind = document.kind.removesuffix(SECOND)
+        numbers[kind] += 1
+        tokens[kind] += document.num_supervised
+    total = max(tokens.total(), 1)
+    return {
+        "documents": len(documents),
+        "documents_by_kind": dict(numbers.most_common()),
+        "tokens_by_kind": dict(tokens.most_common()),
+        "share_by_kind": {kind: round(number / total, 4) for kind, number in tokens.most_common()},
+    }
 
 
 def write_json(path: Path, record: Any) -> None:

@@ -1,65 +1,33 @@
-"""Writing many texts at once with a transformers model.
+"""Writing many texts at once, on any target: continuous batching (Orca, Yu et al. 2022).
 
-Prompts are padded on the left, so that all texts grow at the same index; texts that ended leave the batch and its cache.
-transformers' own masks see the padding, and positions are given explicitly, so a text does not depend on its neighbours (in
-float32 up to rounding). Tokens are drawn from the 64 likeliest with min-p 0.05 (Nguyen et al. 2024): a cheap cut, good enough
-for a corpus, and no claim about any distribution is made for it.
+Each forward takes one row of every text that is being written and some rows of prompts; a text that ends leaves at once and
+another takes its place, so nothing waits for the longest of a batch. A text begins behind whatever its slot already holds: what
+several texts share is computed once and forked, and a conversation goes on where its last answer ended.
 
-The cache grows in place with spare room: appending by concatenation would copy all of it for every token.
+Tokens are those of the plain sampler (``sampling.py``), so a text depends on its prompt and its seed, not on its neighbours
+(up to rounding on PyTorch). They come from the 64 likeliest with min-p 0.05 (Nguyen et al. 2024): a cheap cut, good enough for
+a corpus. With each token comes what the model had in mind before it: the hidden state, as heads will see it from this engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer
+import numpy as np
+from numpy.typing import NDArray
 
-from headstart.train.base import FrozenModel
+from headstart.accept import Row
+from headstart.sampling import Sampler, Sampling
+from headstart.target.base import Feed, Scored, Slot, Target
+from headstart.tree import Tree
 
+PROMPT_ROWS = 256  # of all prompts together, in one forward
 _LIKELIEST = 64
 _MIN_P = 0.05
-
-
-class _RoomyLayer(DynamicLayer):  # type: ignore[misc]
-    """Keys and values of one layer, [batch, heads, capacity, size]; what is in use is a view."""
-
-    keys: Any  # of the parent, whose types are not read
-    values: Any
-    is_initialized: bool
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        used = self.keys.shape[-2] if self.is_initialized else 0
-        needed = used + key_states.shape[-2]
-        if not self.is_initialized:
-            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
-            self._key_room, self._value_room = _room(key_states, needed), _room(value_states, needed)
-        elif needed > self._key_room.shape[-2]:
-            self._key_room = _copied(_room(key_states, needed), self.keys)
-            self._value_room = _copied(_room(value_states, needed), self.values)
-        self._key_room[:, :, used:needed] = key_states
-        self._value_room[:, :, used:needed] = value_states
-        self.keys, self.values = self._key_room[:, :, :needed], self._value_room[:, :, :needed]
-        return self.keys, self.values
-
-    def keep(self, rows: Tensor) -> None:
-        """Forget all texts but these."""
-        used = self.keys.shape[-2]
-        self._key_room, self._value_room = self._key_room[rows], self._value_room[rows]
-        self.keys, self.values = self._key_room[:, :, :used], self._value_room[:, :, :used]
-
-
-def _room(like: Tensor, needed: int) -> Tensor:
-    batch, heads, _, size = like.shape
-    return like.new_empty(batch, heads, needed + needed // 2 + 32, size)
-
-
-def _copied(room: Tensor, used: Tensor) -> Tensor:
-    room[:, :, : used.shape[-2]] = used
-    return room
+_LOOK = 64  # tokens between two looks for a loop
+_GRAM = 4
+_SHORT = 24  # tokens below which nothing counts as a loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,93 +35,145 @@ class Text:
     """A continuation of m tokens, and what the model had in mind before each of them."""
 
     tokens: tuple[int, ...]
-    hidden: Tensor | None = None  # [m, D]: the state that each token was drawn from
-    greedy: Tensor | None = None  # [m]: the argmax there
+    hidden: NDArray[np.float32]  # [m, D]: the state that each token was drawn from; [0, D] unless asked for
+    greedy: NDArray[np.int64]  # [m]: the argmax there; [0] unless asked for
 
 
-@torch.inference_mode()
-def write(
-    model: FrozenModel,
-    prompts: Sequence[Sequence[int]],
-    temperatures: Sequence[float],
-    *,
-    max_new: int,
-    stop_tokens: frozenset[int],
-    generator: torch.Generator,
-    abandon: float = 0.0,
-    keep_states: bool = False,
-) -> list[Text]:
-    """Continuations of ``prompts``, each up to and including its stop token or ``max_new`` tokens.
+@dataclass(slots=True, eq=False)
+class Order:
+    """A text to be written behind ``prompt``, whose first tokens the slot may hold already.
 
-    ``temperatures`` holds one a prompt; 0 writes greedily. An end right at the start is never written. Once
-    no more than the share ``abandon`` of the texts is unfinished, these are cut off: a few long ones would run almost alone.
-    ``keep_states`` hands out the hidden states too, so that nobody has to compute them again.
+    It ends with a stop token (never with its first token), after ``max_new`` tokens, or when it has begun to loop. The slot
+    then holds the prompt and all of the text but its last token, and belongs to the caller.
     """
-    device = model.device
-    width = max(map(len, prompts))
-    ids = torch.zeros(len(prompts), width, dtype=torch.long)
-    mask = torch.zeros(len(prompts), width, dtype=torch.long)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = torch.tensor(list(prompt))
-        mask[row, width - len(prompt) :] = 1
-    ids, mask = ids.to(device), mask.to(device)
-    cache = Cache(layer_class_to_replicate=_RoomyLayer)
-    temperature = torch.tensor(temperatures, dtype=torch.float32, device=device)
-    alive = list(range(len(prompts)))
-    texts: list[list[int]] = [[] for _ in prompts]
-    stops = torch.tensor(sorted(stop_tokens), dtype=torch.long, device=device)
-    hidden = _last_hidden(model, ids, mask, cache)
-    room = hidden.new_empty(len(prompts), max_new, hidden.shape[-1]) if keep_states else None
-    greedy = ids.new_empty(len(prompts), max_new)
-    for length in range(max_new):
-        logits = model.logits(hidden).float()
-        greedy[alive, length] = logits.argmax(-1)
-        if room is not None:
-            room[alive, length] = hidden
-        if length == 0:
-            logits[:, stops] = -torch.inf
-        tokens = _draw(logits, temperature[alive], generator)
-        for row, token in zip(alive, tokens.tolist(), strict=True):
-            texts[row].append(token)
-        going = ~torch.isin(tokens, stops)
-        if int(going.sum()) <= abandon * len(prompts) or length == max_new - 1:
-            break
-        if not bool(going.all()):
-            rows = going.nonzero()[:, 0]
-            if len(rows) <= 0.9 * len(alive):  # moving the cache costs about a step, so a few finished texts wait
-                alive = [alive[row] for row in rows.tolist()]
-                tokens, mask = tokens[rows], mask[rows]
-                for layer in cache.layers:
-                    layer.keep(rows)
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-        hidden = _last_hidden(model, tokens[:, None], mask, cache)
-    return [_text(_up_to_stop(text, stop_tokens), row, room, greedy) for row, text in enumerate(texts)]
+
+    slot: Slot
+    prompt: Sequence[int]
+    temperature: float  # 0: greedily
+    max_new: int
+    stop_tokens: frozenset[int]
+    seed: int
+    keep_states: bool = False
+    tokens: list[int] = field(default_factory=list, init=False)
+    hidden: list[NDArray[np.float32]] = field(default_factory=list, init=False)
+    greedy: list[int] = field(default_factory=list, init=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to be written."""
+        number = len(self.tokens)
+        if number == 0:
+            return False
+        looked_at = number % _LOOK == 0 and loops(self.tokens)
+        return self.tokens[-1] in self.stop_tokens or number >= self.max_new or looked_at
+
+    def sampler(self, vocab_size: int) -> Sampler:
+        """The plain sampler of this text."""
+        stops = tuple(sorted(token for token in self.stop_tokens if token < vocab_size))
+        sampling = Sampling(
+            self.temperature, top_k=_LIKELIEST, min_p=_MIN_P, min_tokens=1, stop_token_ids=stops, ignore_eos=True
+        )
+        return Sampler(sampling, vocab_size=vocab_size, prompt=self.prompt, seed=self.seed)
 
 
-def _last_hidden(model: FrozenModel, ids: Tensor, mask: Tensor, cache: Any) -> Tensor:
-    """Last hidden states [batch, D] after new columns ``ids``; ``mask`` covers the cached columns too."""
-    positions = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
-    states = model.states(input_ids=ids, attention_mask=mask, position_ids=positions, cache=cache)
-    return states[:, -1]
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An entry of a forward: the next rows of an order."""
+
+    order: Order
+    sampler: Sampler
+    feed: Feed
+
+    @property
+    def decides(self) -> bool:
+        return self.feed.first_scored < len(self.feed.tree)
 
 
-def _draw(logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:
-    """One token a row: the likeliest at temperature 0, else drawn from the likeliest 64 above min-p."""
-    values, tokens = logits.topk(min(_LIKELIEST, logits.shape[-1]), dim=-1)
-    warm = temperature[:, None] > 0
-    scaled = (values - values[:, :1]) / torch.where(warm, temperature[:, None], 1.0)
-    probabilities = scaled.softmax(-1)
-    probabilities = torch.where(probabilities >= _MIN_P * probabilities[:, :1], probabilities, 0.0)
-    choice = torch.multinomial(probabilities, 1, generator=generator)
-    return tokens.gather(1, torch.where(warm, choice, 0))[:, 0]
+class Scribe:
+    """Writes all orders that were added, a token each a step."""
+
+    def __init__(self, target: Target, prompt_rows: int = PROMPT_ROWS) -> None:
+        """``prompt_rows``: rows of prompts in one forward, at most."""
+        self._target, self._prompt_rows = target, prompt_rows
+        self._running: list[tuple[Order, Sampler]] = []
+        self._greedy = Sampler(Sampling(), vocab_size=target.vocab_size)
+
+    @property
+    def num_running(self) -> int:
+        """Orders that are not finished."""
+        return len(self._running)
+
+    def add(self, order: Order) -> None:
+        """Take an order; it begins with the next step."""
+        if order.max_new < 1 or len(order.prompt) <= self._target.length(order.slot):
+            raise ValueError("an order has a token to write and a row of its prompt that its slot does not hold")
+        self._running.append((order, order.sampler(self._target.vocab_size)))
+
+    def step(self) -> list[tuple[Order, Text]]:
+        """One forward over everything in flight; the texts that it finished."""
+        batch = self._batch()
+        if not batch:
+            return []
+        scored = self._target.forward([work.feed for work in batch])
+        deciding = [(work, (entry, len(work.feed.tree) - 1)) for entry, work in enumerate(batch) if work.decides]
+        if deciding:
+            self._pick(scored, [work for work, _ in deciding], [row for _, row in deciding])
+        for work in batch:
+            self._target.keep(work.order.slot, tuple(range(len(work.feed.tree))))
+        finished = [work.order for work, _ in deciding if work.order.ended]
+        if finished:
+            gone = set(map(id, finished))
+            self._running = [entry for entry in self._running if id(entry[0]) not in gone]
+        return [(order, _text(order, self._target.hidden_size)) for order in finished]
+
+    def so_far(self) -> list[tuple[Order, Text]]:
+        """What is written of the orders that are not finished."""
+        return [(order, _text(order, self._target.hidden_size)) for order, _ in self._running]
+
+    def _batch(self) -> list[_Work]:
+        left, batch = self._prompt_rows, []
+        for order, sampler in self._running:
+            if order.tokens:
+                batch.append(_Work(order, sampler, Feed(order.slot, Tree.root(order.tokens[-1]))))
+                continue
+            rest = order.prompt[self._target.length(order.slot) :]
+            chunk = rest[:left]
+            if chunk:
+                left -= len(chunk)
+                scored_from = len(chunk) - (len(chunk) == len(rest))
+                batch.append(_Work(order, sampler, Feed(order.slot, Tree.chain(chunk), scored_from)))
+        return batch
+
+    def _pick(self, scored: Scored, batch: Sequence[_Work], rows: Sequence[Row]) -> None:
+        """Append a token to each order, with its state where that is wanted."""
+        argmaxes = scored.pick(rows, [self._greedy] * len(rows), [()] * len(rows))
+        drawn = [i for i, work in enumerate(batch) if not work.sampler.is_argmax()]
+        own = scored.pick([rows[i] for i in drawn], [batch[i].sampler for i in drawn], [()] * len(drawn)) if drawn else []
+        tokens = dict(zip(drawn, own, strict=True))
+        kept = [i for i, work in enumerate(batch) if work.order.keep_states]
+        hidden = self._target.operations.numpy(scored.hidden([rows[i] for i in kept])) if kept else ()
+        for i, state in zip(kept, hidden, strict=True):
+            batch[i].order.hidden.append(state)
+            batch[i].order.greedy.append(argmaxes[i])
+        for i, work in enumerate(batch):
+            token = tokens.get(i, argmaxes[i])
+            work.order.tokens.append(token)
+            work.sampler.commit((token,))
 
 
-def _text(tokens: list[int], row: int, room: Tensor | None, greedy: Tensor) -> Text:
-    if room is None:
-        return Text(tuple(tokens))
-    return Text(tuple(tokens), room[row, : len(tokens)].cpu(), greedy[row, : len(tokens)].cpu())
+def repeated_share(tokens: Sequence[int]) -> float:
+    """Share of a text that repeats what it said before, four tokens at a time."""
+    number = len(tokens) - _GRAM + 1
+    if number < 1:
+        return 0.0
+    return 1 - len(set(zip(*(tokens[i : number + i] for i in range(_GRAM)), strict=True))) / number
 
 
-def _up_to_stop(text: list[int], stop_tokens: frozenset[int]) -> list[int]:
-    end = next((i for i, token in enumerate(text) if token in stop_tokens), None)
-    return text if end is None else text[: end + 1]
+def loops(tokens: Sequence[int]) -> bool:
+    """Whether more than half of a text repeats what it said before."""
+    return len(tokens) >= _SHORT and repeated_share(tokens) > 0.5
+
+
+def _text(order: Order, width: int) -> Text:
+    hidden = np.stack(order.hidden) if order.hidden else np.empty((0, width), dtype=np.float32)
+    return Text(tuple(order.tokens), hidden, np.array(order.greedy, dtype=np.int64))

@@ -26,17 +26,24 @@ from headstart.heads.base import CONFIG_FILE, Acceptance, HeadsCard, check_place
 from headstart.heads.medusa import MedusaConfig, MedusaHeads, initial_tensors
 from headstart.llm import LLM
 from headstart.target.loading import Loaded
-from headstart.train.acceptance import acceptance, measure_acceptance, measuring_documents
+from headstart.train.acceptance import (
+    KindAcceptance,
+    acceptance,
+    acceptance_by_kind,
+    measure_acceptance,
+    measuring_documents,
+)
 from headstart.train.base import Base
 from headstart.train.capture import Online, StateFiles, States, capture, estimated_bytes
 from headstart.train.checkpoint import Progress, read_about
-from headstart.train.corpus import Corpus, Document, fingerprint_of, write_json
+from headstart.train.corpus import Corpus, Document, fingerprint_of, statistics, write_json
 from headstart.train.data import read_jsonl, require_supervised
+from headstart.train.filling import fill
 from headstart.train.losses import FrozenBase, Objective
 from headstart.train.settings import TrainSettings
 from headstart.train.trainer import Tensors, Trainer
 from headstart.train.vocabulary import choose_draft_vocab
-from headstart.train.writer import Writer, fill
+from headstart.train.writer import Writer
 
 Stage = Literal["write", "capture", "train"]
 _MAY_DIFFER = (
@@ -67,6 +74,7 @@ class TrainResult:
     path: Path
     before: Acceptance
     after: Acceptance  # of the heads that were kept
+    by_kind: dict[str, KindAcceptance]  # the same heads, on each kind of held-out text that there is enough of
     num_documents: int
     num_corpus_tokens: int  # supervised
     supervised_share: float
@@ -107,7 +115,7 @@ def train(
     check_place(out)
     run = _Run(chosen, Path(out), report, time.monotonic())
     try:
-        return run.go(Base.of(model, chosen.base_dtype), data, corpus, init, resume)
+        return run.go(Base.of(model, chosen.base_dtype, chosen.writer_dtype), data, corpus, init, resume)
     except BrokenPipeError:
         raise  # of whoever reads the reports
     except OSError as error:
@@ -140,16 +148,14 @@ class _Run:
         objective = self._objective(base, start.config)
         measured_on = measuring_documents(documents, held_out, states, self.settings.evaluation_rows)
 
-        def evaluate(tensors: Tensors) -> Acceptance:
-            return measure_acceptance(
-                start.config, _halves(tensors), objective.base, states, measured_on, self.settings.num_ranks
-            )
+        def measured(tensors: Tensors, chosen: Sequence[int]) -> Acceptance:
+            return measure_acceptance(start.config, tensors, objective.base, states, chosen, self.settings.num_ranks)
 
-        def keep(tensors: Tensors, measured: Acceptance, progress: Progress) -> None:
-            card = HeadsCard(base.identity, measured, self._provenance(base, documents, progress, data))
+        def keep(tensors: Tensors, found: Acceptance, progress: Progress) -> None:
+            card = HeadsCard(base.identity, found, self._provenance(base, documents, progress, data))
             values = {name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items()}
             save_heads(self.out, MedusaHeads(start.config, values, card).rounded())
-            self._record(documents, progress, share)
+            self._record(documents, progress, share, {})
 
         trainer = Trainer(
             objective,
@@ -157,7 +163,7 @@ class _Run:
             states,
             learned,
             self.settings,
-            evaluate=evaluate,
+            evaluate=lambda tensors: measured(_halves(tensors), measured_on),
             keep=keep,
             checkpoint=self.checkpoint,
             about=self._about(documents, init),
@@ -169,21 +175,32 @@ class _Run:
         else:
             trainer.plan(None if deadline is None else deadline - time.monotonic())
         trainer.run(deadline)
-        return self._finish(base, trainer, documents, share)
 
-    def _finish(self, base: Base, trainer: Trainer, documents: Sequence[Document], share: float) -> TrainResult:
-        progress = trainer.progress
-        after = load_heads(self.out, base.identity).card.acceptance
-        self._record(documents, progress, share)
+        best: MedusaHeads = load_heads(self.out, base.identity)
+        assert best.card is not None and best.card.acceptance is not None
+        after = best.card.acceptance
+        tensors = {name: torch.tensor(values, device=base.model.device) for name, values in best.tensors.items()}
+        kinds = acceptance_by_kind(lambda chosen: measured(tensors, chosen), after, documents, held_out, states)
+        self._record(documents, trainer.progress, share, kinds)
+        return self._result(trainer.progress, documents, share, after, kinds)
+
+    def _result(
+        self,
+        progress: Progress,
+        documents: Sequence[Document],
+        share: float,
+        after: Acceptance,
+        kinds: dict[str, KindAcceptance],
+    ) -> TrainResult:
         if progress.step >= progress.total_steps:
             self.checkpoint.unlink(missing_ok=True)  # nothing is left to resume
-        tokens = sum(document.num_supervised for document in documents)
         return TrainResult(
             self.out,
             acceptance(np.array(progress.before)),
             after,
+            kinds,
             len(documents),
-            tokens,
+            sum(document.num_supervised for document in documents),
             share,
             progress,
             time.monotonic() - self.started,
@@ -197,7 +214,7 @@ class _Run:
     ) -> list[Document]:
         settings = self.settings
         if data is not None:
-            documents = read_jsonl(Path(data), base.codec, base.end_tokens, base.context_limit)
+            documents = read_jsonl(Path(data), base.codec, base.end_tokens, base.target.context_limit)
         else:
             folder = Corpus(
                 Path(corpus) if corpus else self.work / "corpus",
@@ -215,15 +232,15 @@ class _Run:
     def _written(self, base: Base, folder: Corpus) -> list[Document]:
         settings = self.settings
         writer = Writer(
-            base.model,
+            base.target,
             base.codec,
-            base.end_tokens,
             batch=settings.writer_batch,
             answer_tokens=settings.answer_tokens,
             question_tokens=settings.question_tokens,
             seed=settings.seed,
         )
         deadline = self._deadline(settings.corpus_share)
+        self.report(Event("write", f"the {base.target.engine} engine writes, in {base.target.dtype}"))
 
         def told(have: int, speed: float) -> None:
             seconds = (settings.corpus_tokens - have) / max(speed, 1e-9)
@@ -234,17 +251,17 @@ class _Run:
 
         states = None
         if not settings.online:
-            states = StateFiles(self.work / "states", folder.read(), base.model.width, settings.states_dtype)
+            states = StateFiles(self.work / "states", folder.read(), base.target, settings.states_dtype)
         return fill(folder, writer, num_tokens=settings.corpus_tokens, deadline=deadline, report=told, states=states)
 
     def _states(self, base: Base, documents: list[Document], about: Mapping[str, Any] | None) -> tuple[States, list[Document]]:
         settings = self.settings
         if settings.online:
-            return Online(base.model, documents), documents
+            return Online(base.target, documents), documents
         size = estimated_bytes(documents, base.model.width, settings.states_dtype)
         self.report(Event("capture", f"hidden states will take {size / 1e6:.0f} MB of disk"))
         return capture(
-            base.model,
+            base.target,
             documents,
             self.work / "states",
             dtype=settings.states_dtype,
@@ -313,13 +330,16 @@ class _Run:
                 f"{self.checkpoint} belongs to a run with other settings ({', '.join(changed)}); give the same, or resume=False"
             )
 
-    def _record(self, documents: Sequence[Document], progress: Progress, share: float) -> None:
+    def _record(
+        self, documents: Sequence[Document], progress: Progress, share: float, kinds: dict[str, KindAcceptance]
+    ) -> None:
         record = {"format": "headstart-training", "version": 1, "settings": asdict(self.settings)}
-        kinds: dict[str, int] = {}
-        for document in documents:
-            kinds[document.kind] = kinds.get(document.kind, 0) + document.num_supervised
-        corpus = {"documents": len(documents), "supervised_share": share, "tokens_by_kind": kinds}
-        write_json(self.out / "training.json", record | {"corpus": corpus, "progress": asdict(progress)})
+        corpus = statistics(documents) | {"supervised_share": share}
+        measured = {kind: asdict(found) for kind, found in kinds.items()}
+        write_json(
+            self.out / "training.json",
+            record | {"corpus": corpus, "progress": asdict(progress), "acceptance_by_kind": measured},
+        )
 
     def _provenance(
         self, base: Base, documents: Sequence[Document], progress: Progress, data: str | Path | None
@@ -330,6 +350,8 @@ class _Run:
             "versions": versions | {"python": platform.python_version()},
             "machine": {"processor": platform.machine(), "system": platform.system(), "threads": torch.get_num_threads()},
             "base_dtype": base.dtype,
+            "engine": base.target.engine,  # that wrote the corpus and gave the hidden states
+            "dtype": base.target.dtype,
             "seed": self.settings.seed,
             "data": "written by the model" if data is None else Path(data).name,
             "corpus_tokens": sum(document.num_supervised for document in documents),

@@ -28,6 +28,7 @@ class TrainSettings:
     corpus_tokens: int = 2_000_000  # supervised tokens, at most
     corpus_share: float = 0.7  # of the minutes, for writing
     writer_batch: int = 64  # conversations written at once
+    writer_dtype: str = "auto"  # of the native engine while it writes and is captured, as load takes it
     answer_tokens: int = 260  # longest answer written
     question_tokens: int = 110  # a user's turn that has not ended by then is thrown away
     held_out: float = 0.05  # share of documents kept for measuring acceptance
@@ -43,7 +44,7 @@ class TrainSettings:
     online: bool = False  # recompute them for each batch (no disk) instead of capturing them once
     capture_share: float = 0.8  # of the minutes, at which capturing ends
     states_dtype: Precision = "bfloat16"
-    base_dtype: Precision = "bfloat16"  # of the frozen base while it writes and is captured
+    base_dtype: Precision = "bfloat16"  # of the frozen base in PyTorch, which writes where the native engine cannot
     # the optimiser
     epochs: float = 8.0  # passes over the corpus, at most
     batch_rows: int = 1024
@@ -76,6 +77,7 @@ class TrainSettings:
         _require(
             len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), self, "betas", "two numbers from 0 to below 1"
         )
+        _require(isinstance(self.writer_dtype, str), self, "writer_dtype", "the name of a dtype, or auto")
         _require(self.output in ("base", "own"), self, "output", '"base" or "own"')
         for name in ("states_dtype", "base_dtype"):
             _require(getattr(self, name) in ("float32", "bfloat16", "float16"), self, name, "float32, bfloat16 or float16")

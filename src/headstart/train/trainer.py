@@ -24,7 +24,7 @@ from torch import Tensor
 from headstart.errors import TrainingError
 from headstart.heads.base import Acceptance
 from headstart.train.acceptance import PREDICTED_ROWS
-from headstart.train.capture import States
+from headstart.train.capture import Batch, States
 from headstart.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from headstart.train.losses import Objective
 from headstart.train.settings import TrainSettings
@@ -117,7 +117,7 @@ class Trainer:
     def _step(self) -> float:
         """One batch: the update, or its being skipped. Returns its loss."""
         progress, settings = self.progress, self.settings
-        batch = self.states.batch(self._next_batch())
+        batch = self._batch(self._next_batch())
         progress.step += 1
         progress.num_tokens += batch.num_rows
         self.optimizer.zero_grad(set_to_none=True)
@@ -168,6 +168,9 @@ class Trainer:
             progress.best_length, progress.best_step = length, progress.step
             self._keep(self.tensors, measured, progress)
 
+    def _batch(self, documents: Sequence[int]) -> Batch:
+        return self.states.batch(documents).to(self.objective.base.embedding.device)
+
     def _next_batch(self) -> list[int]:
         progress = self.progress
         if progress.batch >= len(self._batches(progress.epoch)):
@@ -197,7 +200,7 @@ class Trainer:
         seconds = 0.0
         for number in range(2):
             began = time.monotonic()
-            batch = self.states.batch(batches[number % len(batches)])
+            batch = self._batch(batches[number % len(batches)])
             if any(self.objective.num_targets(batch)):
                 self.objective.backward(self.tensors, batch, torch.Generator().manual_seed(number))
             seconds = time.monotonic() - began

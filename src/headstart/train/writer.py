@@ -1,53 +1,48 @@
 """The model writes its own training data.
 
 A chat model samples the user's turn from its template and then answers it (Magpie, Xu et al. 2024); a model without a template
-continues from nothing. A round writes, in batches: fresh conversations of many kinds (``kinds.py``), second turns for a third
-of the short ones, and summaries of and questions over passages that the model wrote in earlier rounds. Answers are written at
-temperature 0, 0.5 and 0.8: each question is answered greedily, as that is how heads are used most, and once more warmly.
+continues from nothing. Conversations are of many kinds (``kinds.py``), each with its share of the tokens (``shares.py``), and
+some have further turns. Each first question is answered twice, greedily, as that is how heads are used most, and at
+temperature 0.5 or 0.8; long answers become the passages of later conversations.
 
-Only the answers are supervised. What is written depends on the seed and on how many documents stood before, so a writer that
-was stopped goes on with new text.
+All that is in flight goes through one :class:`~headstart.train.generation.Scribe`. A conversation keeps its slot from turn to
+turn, and its second answer starts from a fork, so nothing is computed twice.
+
+Only the answers are supervised. A question that was asked before, or that does not end, is thrown away, and of answers that go
+round in circles only a few are kept: the model does that in use as well, but such text teaches little. What is written depends
+on the seed and on how many documents stood before, so a writer that was stopped goes on with new text.
 """
 
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headstart.errors import DataError
-from headstart.train.base import FrozenModel
-from headstart.train.capture import StateFiles
-from headstart.train.corpus import Corpus, Document, Span
-from headstart.train.generation import Text, write
-from headstart.train.kinds import ARTICLE, FOLLOW_UPS, READINGS, SUMMARIES, draw_kind, excerpt
+from headstart.target.base import Feed, Slot, Target
+from headstart.train.corpus import SECOND, Document, Span
+from headstart.train.generation import Order, Scribe, Text, loops, repeated_share
+from headstart.train.kinds import BY_NAME, KINDS, Kind, can_open, follow_up, open_turn
+from headstart.train.shares import Attempt, Shares
 from headstart.train.template import Codec, Turns
+from headstart.tree import Tree
 
 _WARM = (0.5, 0.8)
-_MIXED = -1.0
-_ABANDON = 0.04
-_SECOND_TURNS = 0.35
-_SHORT = 330  # tokens up to which a conversation may get a second turn
-_PASSAGES_KEPT = 400
-_PASSAGE_KINDS = 0.13  # of a round, for summaries and for questions each
-_LONG_PROMPT = 300  # tokens; answers over longer ones are shorter
-_LONG_ANSWER = 160
-_EMPTY_ROUNDS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Chat:
-    """A conversation whose last user's turn is written and closed; the answer comes next."""
-
-    kind: str
-    tokens: tuple[int, ...]
-    spans: tuple[Span, ...] = ()
-    temperature: float | None = None  # of earlier answers
-    states: tuple[Text, ...] = ()  # the answers, with the states that they were drawn from
+_LONGEST = 1100  # tokens up to which a conversation may get a further turn
+_PASSAGES_KEPT = 1000
+_ENOUGH_PASSAGES = 16  # before which nothing is read
+_PASSAGE_WORDS = 100  # of an answer that may become a passage
+_MOST_REPEATED = 0.2  # of a passage
+_LOOPS = 0.08  # of the supervised tokens, for text that goes round in circles
+_LEAST_ROOM = 16  # tokens of an answer that must fit behind a prompt
+_MOST_FAILURES = 500  # conversations in a row that come to nothing
+_TEXT = Kind("text", 1.0, ("",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,204 +54,238 @@ class Written:
     greedy: Tensor  # [n]
 
 
+@dataclass(slots=True, eq=False)
+class _Talk:
+    """A conversation in flight. ``tokens`` end where the model writes next; the slot holds some of them."""
+
+    kind: Kind
+    attempt: Attempt
+    slot: Slot
+    tokens: tuple[int, ...]
+    is_asking: bool  # the user's turn is being written
+    temperature: float | None = None  # of its answers; None until it has a first question
+    spans: tuple[Span, ...] = ()
+    answers: list[Text] = field(default_factory=list)
+
+    @property
+    def waits_for_twin(self) -> bool:
+        """Whether a second conversation will fork off when its question is written."""
+        return self.temperature is None
+
+    def add(self, answer: Text) -> None:
+        """Append an answer."""
+        self.spans = (*self.spans, (len(self.tokens), len(self.tokens) + len(answer.tokens)))
+        self.tokens += answer.tokens
+        self.answers.append(answer)
+
+
 class Writer:
-    """Writes documents of one model, a round at a time."""
+    """Writes documents of one model."""
 
     def __init__(
         self,
-        model: FrozenModel,
+        target: Target,
         codec: Codec,
-        end_tokens: frozenset[int],
         *,
         batch: int,
         answer_tokens: int,
         question_tokens: int,
         seed: int,
     ) -> None:
-        """``batch``: conversations written at once; the longest answer and the longest user's turn in tokens."""
-        self._model, self._codec, self._end, self._batch = model, codec, end_tokens, batch
+        """``batch``: conversations in flight; the longest answer and the longest user's turn in tokens."""
+        self._target, self._codec, self._batch, self._seed = target, codec, batch, seed
         self._answer, self._question = answer_tokens, question_tokens
-        self._seed = seed
         self._turns = Turns.of(codec) if codec.has_template else None
-        self._passages: list[str] = []
-        self._rng = random.Random(seed)
-        self._generator = torch.Generator(device=model.device)
+        self._kinds = KINDS if self._turns else (_TEXT,)
+        self._scribe = Scribe(target)
+        self._talks: dict[int, _Talk] = {}  # by the order of its next turn
+        self.start(())
 
     def start(self, written: Sequence[Document]) -> None:
         """Go on behind documents that were written before."""
         self._rng = random.Random(self._seed * 1_000_003 + len(written))
-        self._generator.manual_seed(self._rng.getrandbits(62))
+        self._shares = Shares({kind.name: kind.share for kind in self._kinds})
+        self._passages: deque[str] = deque(maxlen=_PASSAGES_KEPT)
+        self._asked: set[int] = set()
+        self._num_tokens = self._num_looping = 0
         for document in written:
             self._remember(document)
+            self._shares.count(_kind_of(document), document.num_supervised)
+            if document.supervised:
+                self._asked.add(hash(document.tokens[: document.supervised[0][0]]))
 
-    def parts(self) -> Iterator[list[Written]]:
-        """Finished documents, batch by batch and without end; DataError after some rounds without a usable one."""
-        num_empty = 0
-        while num_empty < _EMPTY_ROUNDS:
-            num_empty += 1
-            for part in self._chats() if self._turns else self._texts():
-                for written in part:
-                    self._remember(written.document)
-                num_empty = 0 if part else num_empty
-                yield part
+    def steps(self) -> Generator[list[Written], None, None]:
+        """After each forward the documents that it finished, without end; DataError if nothing usable comes for long."""
+        self._scribe, self._talks = Scribe(self._target), {}
+        root = self._target.open()
+        self._failures = 0
+        try:
+            self._begin(root)
+            while self._failures < _MOST_FAILURES:
+                self._admit(root)
+                finished: list[Written] = []
+                for order, text in self._scribe.step():
+                    talk = self._talks.pop(id(order))
+                    going = self._next(talk, text)
+                    for one in going:
+                        self._order(one)
+                    finished += [] if going else self._close(talk)
+                yield finished
+        finally:
+            for talk in self._talks.values():
+                self._target.close(talk.slot)
+            self._talks = {}
+            self._target.close(root)
         raise DataError("the model writes no usable text; give training data of your own")
 
-    def _texts(self) -> Iterator[list[Written]]:
-        """Without a template: continuations of what the model puts first and, in most texts, of a random token."""
-        first, size = self._codec.encode_whole(""), self._model.vocab_size
-        starts = [first if first and i % 4 == 0 else [*first, self._rng.randrange(size)] for i in range(self._batch)]
-        temperatures = [self._rng.choice((0.0, *_WARM)) for _ in starts]
-        texts = self._write(starts, temperatures, self._answer, keep_states=True)
-        chats = [_Chat("text", tuple(start)) for start in starts]
-        yield [
-            _written(_answered(chat, text, temperature))
-            for chat, text, temperature in zip(chats, texts, temperatures, strict=True)
-            if len(text.tokens) > 1
-        ]
+    def cut_off(self) -> list[Written]:
+        """End the answers that are being written where they are; of conversations without one nothing is kept."""
+        written: list[Written] = []
+        for order, text in self._scribe.so_far():
+            talk = self._talks.pop(id(order))
+            if not talk.is_asking and len(text.tokens) >= _LEAST_ROOM and not loops(text.tokens):
+                talk.add(text)
+            written += self._close(talk)
+        self._scribe = Scribe(self._target)
+        return written
 
-    def _chats(self) -> Iterator[list[Written]]:
-        waiting = [self._open(*draw_kind(self._rng)) for _ in range(2 * self._batch)]
-        finished: list[_Chat] = []
-        for done in self._answers(self._questions(waiting, self._question)):
-            follow = [chat for chat in done if len(chat.tokens) < _SHORT and self._rng.random() < _SECOND_TURNS]
-            finished += follow
-            chosen = set(map(id, follow))
-            yield [_written(chat) for chat in done if id(chat) not in chosen]
-        for done in self._answers(self._questions(list(map(self._follow_up, finished)), self._question // 2)):
-            yield list(map(_written, done))
-        for done in self._answers(self._about_passages()):
-            yield list(map(_written, done))
+    def _begin(self, root: Slot) -> None:
+        """Compute what all conversations begin with, but for one row: a prompt needs at least that."""
+        opening = self._turns.opening[:-1] if self._turns else ()
+        if opening:
+            self._target.forward([Feed(root, Tree.chain(opening), len(opening))])
+            self._target.keep(root, tuple(range(len(opening))))
 
-    def _open(self, kind: str, opening: str) -> _Chat:
+    def _admit(self, root: Slot) -> None:
+        """Start conversations while there is room for them and for the twins of those whose question is being written."""
+        talks = self._talks
+        while not talks or len(talks) + sum(talk.waits_for_twin for talk in talks.values()) + 2 <= self._batch:
+            if self._failures >= _MOST_FAILURES:
+                break
+            talk, going = self._fresh(root)
+            for one in going:
+                self._order(one)
+            if not going:
+                self._close(talk)
+
+    def _order(self, talk: _Talk) -> None:
+        """Let the model write the next turn."""
+        longest = self._question if talk.is_asking else round(self._answer * talk.kind.answer_factor)
+        order = Order(
+            talk.slot,
+            talk.tokens,
+            1.0 if talk.is_asking else talk.temperature or 0.0,
+            min(longest, self._room(talk.tokens)),
+            self._stops(talk),
+            self._rng.getrandbits(62),
+            keep_states=not talk.is_asking,
+        )
+        self._talks[id(order)] = talk
+        self._scribe.add(order)
+
+    def _stops(self, talk: _Talk) -> frozenset[int]:
+        closing = self._turns.user_to_assistant[:1] if self._turns and talk.is_asking else ()
+        return self._target.end_tokens | frozenset(closing)
+
+    def _room(self, tokens: Sequence[int]) -> int:
+        return self._target.context_limit - len(tokens)
+
+    def _fresh(self, root: Slot) -> tuple[_Talk, list[_Talk]]:
+        """A new conversation, and what is to be written of it: its question, or both answers to a whole request."""
+        passages = self._passages if len(self._passages) >= _ENOUGH_PASSAGES else ()
+        attempt = self._shares.begin([kind.name for kind in self._kinds if can_open(kind, passages)])
+        if self._turns is None:
+            temperature = self._rng.choice((0.0, *_WARM))
+            talk = _Talk(_TEXT, attempt, self._target.fork(root), self._start_of_text(), False, temperature)
+            return talk, [talk]
+        kind = BY_NAME[attempt.kind]
+        turn = open_turn(kind, self._rng, passages)
+        tokens = (*self._turns.opening, *self._codec.encode(turn.text))
+        talk = _Talk(kind, attempt, self._target.fork(root), tokens, is_asking=not turn.is_whole)
+        if turn.is_whole:
+            return talk, self._answering(talk, tokens)
+        return talk, [talk] if tokens and self._room(tokens) >= self._question + _LEAST_ROOM else []
+
+    def _start_of_text(self) -> tuple[int, ...]:
+        """Without a template: what the model puts first and, in most texts, a random token."""
+        first = self._codec.encode_whole("")
+        if first and self._rng.random() < 0.25:
+            return tuple(first)
+        return (*first, self._rng.randrange(self._target.vocab_size))
+
+    def _next(self, talk: _Talk, text: Text) -> list[_Talk]:
+        """Take a finished turn; what is to be written next, or nothing if the conversation ends here."""
+        if talk.is_asking:
+            ended = text.tokens[-1] in self._stops(talk)
+            return self._answering(talk, (*talk.tokens, *text.tokens[:-1])) if ended else []
+        if len(text.tokens) < 2 or self._is_one_loop_too_many(text):
+            return []
+        talk.add(text)
+        ended = self._turns is not None and text.tokens[-1] in self._target.end_tokens
+        return [self._following(talk)] if ended and self._wants_more(talk) else []
+
+    def _answering(self, talk: _Talk, asked: tuple[int, ...]) -> list[_Talk]:
+        """Answer a first question twice and a further one as the first was; nothing if it was asked before."""
         assert self._turns is not None
-        return _Chat(kind, (*self._turns.opening, *self._codec.encode(opening)))
+        prompt = (*asked, *self._turns.user_to_assistant)
+        if self._room(prompt) < _LEAST_ROOM:
+            return []
+        if talk.waits_for_twin and hash(prompt) in self._asked:
+            return []
+        talk.tokens, talk.is_asking = prompt, False
+        if not talk.waits_for_twin:
+            return [talk]
+        self._asked.add(hash(prompt))
+        talk.temperature = 0.0
+        talk.attempt.num_open += 1
+        return [talk, replace(talk, slot=self._target.fork(talk.slot), temperature=self._rng.choice(_WARM), answers=[])]
 
-    def _follow_up(self, chat: _Chat) -> _Chat:
+    def _wants_more(self, talk: _Talk) -> bool:
+        fits = self._room(talk.tokens) >= 2 * self._question + _LEAST_ROOM and len(talk.tokens) < _LONGEST
+        return fits and self._rng.random() < talk.kind.follow_ups
+
+    def _following(self, talk: _Talk) -> _Talk:
         assert self._turns is not None
         closing = self._turns.assistant_to_user
-        tokens = chat.tokens
-        if closing and tokens[-1] in self._end and closing[0] in self._end:
+        if closing and closing[0] in self._target.end_tokens:
             closing = closing[1:]  # the answer brought its own end token
-        opening = self._codec.encode(self._rng.choice(FOLLOW_UPS))
-        kind = chat.kind if chat.kind.endswith("-second") else f"{chat.kind}-second"
-        return replace(chat, kind=kind, tokens=(*tokens, *closing, *opening))
+        talk.tokens += (*closing, *self._codec.encode(follow_up(talk.kind, self._rng)))
+        talk.is_asking = True
+        return talk
 
-    def _questions(self, chats: list[_Chat], longest: int) -> list[_Chat]:
-        """Let the model write the users' turns to their end and close them; unfinished ones are dropped."""
-        assert self._turns is not None
-        closing = self._turns.user_to_assistant
-        stops = self._end | frozenset(closing[:1])
-        asked = []
-        for part in self._parts(chats):
-            texts = self._write([chat.tokens for chat in part], [1.0] * len(part), longest, stops)
-            for chat, text in zip(part, texts, strict=True):
-                if text.tokens[-1] in stops:
-                    asked.append(replace(chat, tokens=(*chat.tokens, *text.tokens[:-1], *closing)))
-        return asked
-
-    def _answers(self, chats: list[_Chat]) -> Iterator[list[_Chat]]:
-        """Conversations with an answer appended, each twice, batch by batch; batches hold prompts of like length."""
-        drawn = [(chat, t) for chat in chats for t in (0.0, self._rng.choice(_WARM))]
-        drawn.sort(key=lambda pair: len(pair[0].tokens))
-        for start in range(0, len(drawn), self._batch):
-            part, temperatures = zip(*drawn[start : start + self._batch], strict=True)
-            long = len(part[-1].tokens) > _LONG_PROMPT
-            longest = min(self._answer, _LONG_ANSWER) if long else self._answer
-            texts = self._write([chat.tokens for chat in part], temperatures, longest, keep_states=True)
-            yield [
-                _answered(chat, text, temperature)
-                for chat, text, temperature in zip(part, texts, temperatures, strict=True)
-                if len(text.tokens) > 1
-            ]
-
-    def _about_passages(self) -> list[_Chat]:
-        if not self._passages:
+    def _close(self, talk: _Talk) -> list[Written]:
+        """The conversation's document, if it has an answer."""
+        self._target.close(talk.slot)
+        if not talk.spans:
+            self._failures += 1
+            self._shares.settle(talk.attempt, 0)
             return []
-        assert self._turns is not None
-        rng, number = self._rng, max(1, round(2 * self._batch * _PASSAGE_KINDS))
-        summaries = []
-        for _ in range(number):
-            text = rng.choice(SUMMARIES).format(passage=excerpt(rng.choice(self._passages), rng, 260))
-            chat = self._open("summary", text)
-            summaries.append(_Chat("summary", (*chat.tokens, *self._turns.user_to_assistant)))
-        readings = []
-        for _ in range(number):
-            passage, other = excerpt(rng.choice(self._passages), rng, 220), excerpt(rng.choice(self._passages), rng, 120)
-            readings.append(self._open("reading", rng.choice(READINGS).format(passage=passage, other=other)))
-        return summaries + self._questions(readings, self._question // 2)
+        self._failures = 0
+        name = talk.kind.name + SECOND * (len(talk.spans) > 1)
+        document = Document(name, talk.temperature or 0.0, talk.tokens[: talk.spans[-1][1]], talk.spans)
+        self._shares.settle(talk.attempt, document.num_supervised)
+        self._remember(document)
+        hidden = np.concatenate([text.hidden for text in talk.answers])
+        greedy = np.concatenate([text.greedy for text in talk.answers])
+        return [Written(document, torch.from_numpy(hidden), torch.from_numpy(greedy))]
 
-    def _parts(self, chats: list[_Chat]) -> list[list[_Chat]]:
-        return [chats[i : i + self._batch] for i in range(0, len(chats), self._batch)]
-
-    def _write(
-        self,
-        prompts: Sequence[Sequence[int]],
-        temperatures: Sequence[float],
-        longest: int,
-        stops: frozenset[int] | None = None,
-        *,
-        keep_states: bool = False,
-    ) -> list[Text]:
-        return write(
-            self._model,
-            prompts,
-            temperatures,
-            max_new=longest,
-            stop_tokens=stops or self._end,
-            generator=self._generator,
-            abandon=_ABANDON,
-            keep_states=keep_states,
-        )
+    def _is_one_loop_too_many(self, text: Text) -> bool:
+        return loops(text.tokens) and self._num_looping + len(text.tokens) > _LOOPS * (self._num_tokens + len(text.tokens))
 
     def _remember(self, document: Document) -> None:
-        if document.kind == ARTICLE and document.supervised:
-            start, stop = document.supervised[-1]
-            words = [token for token in document.tokens[start:stop] if token not in self._end]
-            self._passages = [*self._passages, self._codec.decode(words)][-_PASSAGES_KEPT:]
+        """Count what was written; a long answer of plain words becomes a passage."""
+        self._num_tokens += document.num_supervised
+        for start, stop in document.supervised:
+            self._num_looping += (stop - start) * loops(document.tokens[start:stop])
+        kind = BY_NAME.get(_kind_of(document))
+        if kind is None or not kind.gives_passages or not document.supervised:
+            return
+        start, stop = document.supervised[0]
+        words = [token for token in document.tokens[start:stop] if token not in self._target.end_tokens]
+        text = self._codec.decode(words)
+        if len(text.split()) >= _PASSAGE_WORDS and "```" not in text and repeated_share(words) < _MOST_REPEATED:
+            self._passages.append(text)
 
 
-def _answered(chat: _Chat, text: Text, temperature: float) -> _Chat:
-    tokens = (*chat.tokens, *text.tokens)
-    mixed = chat.temperature is not None and chat.temperature != temperature
-    spans = (*chat.spans, (len(chat.tokens), len(tokens)))
-    return _Chat(chat.kind, tokens, spans, _MIXED if mixed else temperature, (*chat.states, text))
-
-
-def _written(chat: _Chat) -> Written:
-    document = Document(chat.kind, _MIXED if chat.temperature is None else chat.temperature, chat.tokens, chat.spans)
-    hidden = torch.cat([text.hidden for text in chat.states if text.hidden is not None])
-    return Written(document, hidden, torch.cat([text.greedy for text in chat.states if text.greedy is not None]))
-
-
-def fill(
-    corpus: Corpus,
-    writer: Writer,
-    *,
-    num_tokens: int,
-    deadline: float | None,
-    report: Callable[[int, float], None],
-    states: StateFiles | None = None,
-) -> list[Document]:
-    """Write until the corpus has ``num_tokens`` supervised tokens or the clock (``time.monotonic``) reaches ``deadline``.
-
-    ``states`` that cover the corpus so far get what is written now for free, as the writer has just computed it. ``report``
-    hears the supervised tokens of the corpus and the tokens written per second. Returns all documents of the corpus.
-    Batches are appended as they are finished; one that is likely to end behind the deadline is not begun.
-    """
-    documents = corpus.read()
-    have = before = sum(document.num_supervised for document in documents)
-    writer.start(documents)
-    started = began = time.monotonic()
-    parts, longest = writer.parts(), 0.0
-    while have < num_tokens and (deadline is None or began + longest / 2 < deadline):
-        part = next(parts)
-        new = [written.document for written in part]
-        corpus.append(new)
-        if states is not None and states.num_documents == len(documents):
-            states.append(new, [(written.hidden, written.greedy) for written in part])
-        documents += new
-        have += sum(document.num_supervised for document in new)
-        now = time.monotonic()
-        longest, began = max(longest, now - began), now
-        report(have, (have - before) / (now - started))
-    return documents
+def _kind_of(document: Document) -> str:
+    return document.kind.removesuffix(SECOND)
