@@ -18,6 +18,7 @@ import io
 import json
 import os
 import re
+import runpy
 import sys
 import tomllib
 from collections.abc import Callable
@@ -132,6 +133,13 @@ def lossless(files: str) -> str:
     return table(header, rows) + "\n\n" + measured(read(files.split(",")[0]))
 
 
+def native(argument: str) -> str:
+    """A table about the native engine, by a function of native_tables.py: TABLE:RECORD."""
+    name, _, file = argument.partition(":")
+    header, rows, how = runpy.run_path(str(Path(__file__).with_name("native_tables.py")))[name](read(file))
+    return table(header, rows) + "\n\n" + how
+
+
 def curve(file: str) -> str:
     """Held-out acceptance over the rows that a training run learned from, from the record beside its heads."""
     record = read(file)
@@ -239,6 +247,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "speed": speed,
     "acceptance": acceptance,
     "lossless": lossless,
+    "native": native,
     "curve": curve,
     "usage": usage,
     "defaults": defaults,
