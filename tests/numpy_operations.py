@@ -23,6 +23,9 @@ class NumpyOperations:
     def take(self, matrix: Array, ids: NDArray[np.int64]) -> Array:
         return matrix[ids]
 
+    def select(self, weight: Array, ids: NDArray[np.int64]) -> Array:
+        return weight[ids]
+
     def stack(self, rows: Sequence[Array]) -> Array:
         return np.concatenate(rows, axis=0)
 

@@ -25,16 +25,20 @@ from tiny import tiny_llama
 Run = Callable[..., tuple[int, str, str]]
 
 
+def save_chat_model(folder: Path, **config: Any) -> str:
+    """A folder as transformers saves it, with a tokenizer and a chat template."""
+    tokenizer = chat_tokenizer()
+    tiny_llama(vocab_size=tokenizer.vocab_size, **config).save_pretrained(folder)
+    tokenizer.backend.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token": "<e>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return str(folder)
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder as transformers saves it, with a tokenizer and a chat template."""
-    folder = tmp_path_factory.mktemp("models") / "tiny-chat"
-    tokenizer = chat_tokenizer()
-    tiny_llama(vocab_size=tokenizer.vocab_size).save_pretrained(folder)
-    tokenizer.backend.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": "<e>", "chat_template": TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    return str(folder)
+    """A folder that the native engine takes."""
+    return save_chat_model(tmp_path_factory.mktemp("models") / "tiny-chat", head_dim=16)
 
 
 @pytest.fixture
@@ -306,7 +310,7 @@ def test_measure_prints_a_table_and_writes_its_record(run: Run, model: str, tmp_
     lines = [{"prompt": f"why {i}?", "category": f"c{i % 2}"} for i in range(6)]
     prompts.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     line = ["measure", model, "--prompts", str(prompts), "--limit", "4", "--max-tokens", "8", "--batch", "2"]
-    status, out, err = run(*line, "--proposer", "ngram,transformers", "--json", str(record))
+    status, out, err = run(*line, "--target", "hf", "--proposer", "ngram,transformers", "--json", str(record))
     assert status == 0
     assert [row.split()[0] for row in out.splitlines() if row][1:5] == ["proposer", "plain", "ngram", "transformers"]
     assert "plain was added" in err
@@ -338,6 +342,27 @@ def test_train_makes_heads_that_generate_uses(run: Run, model: str, tmp_path: Pa
     plain = run("generate", model, "why?", "--max-tokens", "12", "--proposer", "none")[1]
     status, text, err = run("generate", model, "why?", "--max-tokens", "12", "--proposer", "medusa", "--heads", str(out))
     assert (status, text, err) == (0, plain, "")
+
+
+# the engine
+
+
+def test_what_a_user_should_know_of_the_engine_is_one_line_on_stderr(run: Run, tmp_path: Path) -> None:
+    folder = save_chat_model(tmp_path / "odd", head_dim=8)
+    status, out, err = run("generate", folder, "why?", "--max-tokens", "8")
+    assert status == 0
+    assert err.count("\n") == 1
+    assert err.startswith("odd runs on PyTorch, several times slower on a CPU than the native engine: ")
+    assert run("generate", folder, "why?", "--max-tokens", "8", "--target", "hf") == (0, out, "")
+    status, out, err = run("generate", folder, "why?", "--target", "native")
+    assert (status, out) == (1, "")
+    assert err.startswith("error: odd cannot run on the native engine: ")
+
+
+def test_both_engines_answer_alike_and_refuse_what_is_not_theirs(run: Run, model: str) -> None:
+    line = ["generate", model, "why?", "--max-tokens", "12"]
+    assert run(*line, "--target", "native", "--kv-dtype", "float32") == run(*line, "--target", "hf")
+    assert "kv_dtype float32 exists on the native engine alone" in run(*line, "--target", "hf", "--kv-dtype", "float32")[2]
 
 
 # demo

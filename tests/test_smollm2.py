@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headstart as hs
 from headstart.heads.base import find_heads, load_heads
 from headstart.measure.lossless import compare
+from headstart.target.base import Feed
 from headstart.target.hf_reference import ReferenceDecoder
+from headstart.tree import Tree
 
 PROMPTS = (
     "Why is the sky blue? Answer in three sentences.",
@@ -17,7 +20,7 @@ PROMPTS = (
     "Summarise: The ship left the harbour at dawn. By noon the wind had died and the ship lay still until night.",
     "Tom has 5 apples and buys 7 more. He gives 3 to Anna. How many apples does Tom have?",
 )
-STORED_LENGTH = 1.98  # of the shipped heads on these prompts, 64 tokens each, 16 rows
+STORED_LENGTH = 2.07  # of the shipped heads on these prompts, 64 tokens each, 16 rows
 GREEDY = hs.Sampling(max_tokens=40)
 SAMPLED = hs.Sampling(
     max_tokens=40, temperature=0.8, top_p=0.95, seed=3, repetition_penalty=1.1, presence_penalty=0.2, frequency_penalty=0.1
@@ -36,6 +39,11 @@ def plain() -> hs.LLM:
 
 
 @pytest.fixture(scope="module")
+def plain_on_pytorch() -> hs.LLM:
+    return hs.load("smollm2", proposer="none", target="hf")
+
+
+@pytest.fixture(scope="module")
 def expected(plain: hs.LLM) -> dict[str, list[hs.Answer]]:
     return {name: plain.generate_many(PROMPTS, sampling, batch=4) for name, sampling in SAMPLINGS.items()}
 
@@ -48,20 +56,37 @@ def test_the_text_is_that_of_plain_decoding(
     sampling = SAMPLINGS[request_name]
     answers = plain.with_proposer(name, **GUESSERS[name]).generate_many(PROMPTS, sampling, batch=2)
     for prompt, ours, theirs in zip(PROMPTS, answers, expected[request_name], strict=True):
-        assert ours.stats.num_drafted > 0
-        difference = compare(
-            plain.target, prompt, plain.encode(prompt), theirs.tokens, ours.tokens, sampling, seed=sampling.seed or 0
-        )
-        assert difference is None or difference.kind == "tie", difference
+        assert ours.stats.num_drafted > 0, prompt
+        assert ours.tokens == theirs.tokens, prompt
 
 
-def test_plain_decoding_gives_the_tokens_of_transformers(plain: hs.LLM, expected: dict[str, list[hs.Answer]]) -> None:
+def test_pytorch_may_part_from_plain_decoding_at_a_tie_alone(plain_on_pytorch: hs.LLM) -> None:
+    plain, prompt = plain_on_pytorch, PROMPTS[1]
+    ours, theirs = plain.with_proposer("medusa").generate(prompt, SAMPLED), plain.generate(prompt, SAMPLED)
+    difference = compare(plain.target, prompt, plain.encode(prompt), theirs.tokens, ours.tokens, SAMPLED, seed=3)
+    assert difference is None or difference.kind == "tie", difference
+
+
+def test_plain_decoding_gives_the_tokens_of_transformers(plain_on_pytorch: hs.LLM) -> None:
+    plain = plain_on_pytorch
     reference = ReferenceDecoder(plain.target, GREEDY)
-    for prompt, ours in zip(PROMPTS[:2], expected["greedy"], strict=False):
+    for prompt in PROMPTS[:2]:
         tokens = plain.encode(prompt)
         (theirs,) = reference.generate([tokens])
-        difference = compare(plain.target, prompt, tokens, ours.tokens, theirs, GREEDY, seed=0)
+        difference = compare(plain.target, prompt, tokens, plain.generate(prompt, GREEDY).tokens, theirs, GREEDY, seed=0)
         assert difference is None or difference.kind == "tie", difference
+
+
+def test_both_engines_see_the_same_model(plain: hs.LLM, plain_on_pytorch: hs.LLM) -> None:
+    assert (plain.target.engine, plain_on_pytorch.target.engine) == ("native", "hf")
+    assert plain.target.fingerprint == plain_on_pytorch.target.fingerprint
+    rows = []
+    for llm in (hs.load("smollm2", proposer="none", dtype="float32"), plain_on_pytorch):
+        slot = llm.target.open()
+        tokens = llm.encode(PROMPTS[0])
+        rows.append(llm.target.forward([Feed(slot, Tree.chain(tokens))]).logits([(0, row) for row in range(len(tokens))]))
+        llm.target.close(slot)
+    assert np.abs(rows[0] - rows[1]).max() < 1e-3 * rows[1].std()
 
 
 def test_the_shipped_heads_are_found_and_guess_as_well_as_they_did(plain: hs.LLM) -> None:

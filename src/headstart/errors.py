@@ -11,6 +11,9 @@ Each message is one line that names the thing and the next step. The command lin
 else that reaches a user is a bug of ours.
 """
 
+INSTALL_TORCH = "pip install 'headstart[torch]'"
+"""The way out wherever PyTorch is missing."""
+
 
 class HeadstartError(Exception):
     """Base of all errors that are raised on purpose."""

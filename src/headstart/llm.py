@@ -142,14 +142,15 @@ class LLM:
         *,
         source: Mapping[str, Any] | None = None,
         num_nodes: int | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
-        """``num_nodes``: drafted nodes a step; None takes the proposer's own default."""
+        """``num_nodes``: drafted nodes a step; None takes the proposer's own default. ``notes``: of the target's loading."""
         if num_nodes is not None and num_nodes < 0:
             raise RequestError(f"num_nodes is {num_nodes}; it must be 0 or more")
         if num_nodes and guesser.proposer is None:
             raise RequestError("num_nodes has no effect in plain decoding; choose a proposer, or leave it out")
         self.target, self.tokenizer, self.source = target, tokenizer, dict(source or {})
-        self._guesser = guesser
+        self._guesser, self._notes = guesser, tuple(notes)
         self.num_nodes = guesser.num_nodes if num_nodes is None else num_nodes
 
     @property
@@ -167,10 +168,15 @@ class LLM:
         """The heads in use, if the proposer has any."""
         return self._guesser.heads
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of how this was loaded: why not natively, and what was rounded on the way."""
+        return (*self._notes, *self._guesser.notes)
+
     def with_proposer(self, name: str, *, num_nodes: int | None = None, **options: Any) -> LLM:
         """The same target with another guesser; options as in :func:`load`."""
         guesser = choose_proposer(name, self.target, self.tokenizer, **options)
-        return LLM(self.target, self.tokenizer, guesser, source=self.source, num_nodes=num_nodes)
+        return LLM(self.target, self.tokenizer, guesser, source=self.source, num_nodes=num_nodes, notes=self._notes)
 
     def encode(self, prompt: Prompt, *, chat: bool | None = None) -> list[int]:
         """Token ids of a prompt. ``chat``: through the chat template; None: if the model has one."""
@@ -264,9 +270,10 @@ def load(
     heads: str | None = None,
     draft: str | None = None,
     draft_dtype: str | None = None,
-    dtype: str = "float32",
+    dtype: str = "auto",
+    kv_dtype: str = "auto",
     device: str = "cpu",
-    target: str = "hf",
+    target: str = "auto",
     num_nodes: int | None = None,
     growth: str | None = None,
     allow_other_base: bool = False,
@@ -274,11 +281,15 @@ def load(
     """A model ready to decode: a Hugging Face folder, a GGUF file, a hub id or a bundled name (``smollm2``).
 
     ``proposer``: "none", "ngram", "draft_model" (with ``draft``), "medusa" (with ``heads``, or heads found by the model's
-    fingerprint), or "auto": heads if some are found, else prompt lookup. ``target`` names the engine: "hf" (PyTorch).
+    fingerprint), or "auto": heads if some are found, else prompt lookup.
+
+    ``target`` names the engine: "native" (C++, on a CPU), "hf" (PyTorch), or "auto": native where that is possible;
+    ``LLM.notes`` says why it was not. ``dtype``: "auto" (what the file stores), "float32", "bfloat16", or natively "int8";
+    ``kv_dtype`` is that of the native engine's cache: "bfloat16", "float32", or "auto" (float32 beside float32 weights).
     """
     from headstart.target.loading import load_model
 
-    loaded = load_model(name, dtype=dtype, device=device, engine=target)
+    loaded = load_model(name, dtype=dtype, device=device, engine=target, kv_dtype=kv_dtype)
     guesser = choose_proposer(
         proposer,
         loaded.target,
@@ -289,7 +300,8 @@ def load(
         growth=growth,
         allow_other_base=allow_other_base,
     )
-    return LLM(loaded.target, loaded.tokenizer, guesser, source=asdict(loaded.source), num_nodes=num_nodes)
+    source = asdict(loaded.source)
+    return LLM(loaded.target, loaded.tokenizer, guesser, source=source, num_nodes=num_nodes, notes=loaded.notes)
 
 
 def sampling_from(sampling: Sampling | None, fields: Mapping[str, Any]) -> Sampling:

@@ -106,9 +106,10 @@ def switch(text: str) -> Parameter:
 class EngineFlags:
     """How the model is loaded."""
 
-    dtype: Annotated[str | None, Parameter(help="float32, bfloat16, or auto for what the file stores")] = None
+    dtype: Annotated[str | None, Parameter(help="float32, bfloat16, int8 (native), or auto for what the file stores")] = None
+    kv_dtype: Annotated[str | None, Parameter(help="of the cache: bfloat16, float32, or auto (native)")] = None
     device: Annotated[str | None, Parameter(help="cpu, cuda, or auto")] = None
-    target: Annotated[str | None, Parameter(help="engine: hf (PyTorch)")] = None
+    target: Annotated[str | None, Parameter(help="engine: native (C++, on a CPU), hf (PyTorch), or auto")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +147,8 @@ def read_input(read: Callable[[], str]) -> str:
 
 
 def open_model(name: str, engine: EngineFlags | None, proposer: str | None, proposers: ProposerFlags | None) -> LLM:
-    """Load a model with what was given on the command line."""
-    from headstart.cli.terminal import working
+    """Load a model with what was given on the command line, and remark on how it was loaded."""
+    from headstart.cli.terminal import remark, working
     from headstart.llm import load
 
     options = {key: value for key, value in given(engine or EngineFlags()).items() if value is not None}
@@ -155,4 +156,7 @@ def open_model(name: str, engine: EngineFlags | None, proposer: str | None, prop
         options["proposer"] = proposer
     chosen = proposers or ProposerFlags()
     with working(f"loading {name}"):
-        return load(name, num_nodes=chosen.nodes, **options, **chosen.options())
+        llm = load(name, num_nodes=chosen.nodes, **options, **chosen.options())
+    for note in llm.notes:
+        remark(note)
+    return llm

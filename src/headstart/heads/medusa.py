@@ -242,10 +242,10 @@ class BoundMedusa:
 
     def _base_rows(self, matrix: Array) -> Array:
         if self._ids is not None:
-            return self.operations.take(matrix, self._ids)
+            return self.operations.select(matrix, self._ids)
         if int(matrix.shape[0]) == self.config.vocab_size:
             return matrix
-        return self.operations.take(matrix, np.arange(self.config.vocab_size))  # without padding rows
+        return self.operations.select(matrix, np.arange(self.config.vocab_size))  # without padding rows
 
 
 def _block(ops: Operations, tensors: Mapping[str, Array], name: str, x: Array, *, projects: bool) -> Array:

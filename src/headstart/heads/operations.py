@@ -24,7 +24,10 @@ class Operations(Protocol):
         """Weights in the engine's dtype and on its device."""
 
     def take(self, matrix: Array, ids: NDArray[np.int64]) -> Array:
-        """Rows of a matrix, as an array of their own."""
+        """Rows of an array or of a weight, as an array of their own."""
+
+    def select(self, weight: Array, ids: NDArray[np.int64]) -> Array:
+        """Rows of a weight, as a weight."""
 
     def stack(self, rows: Sequence[Array]) -> Array:
         """Hidden states of single rows, each [1, D], as [n, D]."""

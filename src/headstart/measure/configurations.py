@@ -81,6 +81,8 @@ class Reference:
     num_nodes = 0
 
     def __init__(self, target: Target, sampling: Sampling) -> None:
+        if target.engine != "hf":
+            raise RequestError(f"proposer transformers needs a transformers model; the engine here is {target.engine}")
         from headstart.target.hf_reference import ReferenceDecoder
 
         self._decoder = ReferenceDecoder(target, sampling)

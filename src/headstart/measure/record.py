@@ -249,11 +249,15 @@ def _without_paths(value: Any) -> Any:
 
 
 def _threads(engine: str) -> dict[str, Any]:
-    if engine != "hf":
-        return {}
-    from headstart.target.hf_reference import runtime
+    if engine == "native":
+        from headstart.target.native import runtime as native_runtime
 
-    return runtime()
+        return native_runtime()
+    if engine == "hf":
+        from headstart.target.hf_reference import runtime
+
+        return runtime()
+    return {}
 
 
 def _cpu_name() -> str:

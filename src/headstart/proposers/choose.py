@@ -30,6 +30,7 @@ class Guesser:
     proposer: Proposer | None
     num_nodes: int
     heads: MedusaHeads | None = None
+    notes: tuple[str, ...] = ()  # of a second model's loading
 
 
 def choose_proposer(
@@ -93,9 +94,12 @@ def _draft_model(target: Target, tokenizer: Tokenizer, draft: str | None, dtype:
         if dtype is not None:
             raise RequestError(f"draft_dtype has no effect with {draft}: the layers are the target's own")
         return Guesser("draft_model", DraftModelProposer(own_layers(target, draft.removeprefix(_OWN_LAYERS))), num_nodes=7)
-    loaded = load_model(draft, dtype=dtype or target.dtype)
+    if target.engine == "hf":
+        loaded = load_model(draft, dtype=dtype or target.dtype, engine="hf")
+    else:
+        loaded = load_model(draft, dtype=dtype or "auto")
     check_vocabularies(tokenizer, loaded.tokenizer)
-    return Guesser("draft_model", DraftModelProposer(loaded.target), num_nodes=7)
+    return Guesser("draft_model", DraftModelProposer(loaded.target), num_nodes=7, notes=loaded.notes)
 
 
 def _refuse_idle(name: str, user: str, **options: object) -> None:

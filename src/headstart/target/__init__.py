@@ -1,1 +1,1 @@
-"""Engines that verify drafts: one protocol (``base``), and PyTorch behind it (``hf``)."""
+"""Engines that verify drafts: one protocol (``base``), and behind it C++ on a CPU (``native``) and PyTorch (``hf``)."""

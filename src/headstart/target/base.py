@@ -74,7 +74,7 @@ class Target(Protocol):
 
     name: str  # as the user wrote it
     engine: str  # "hf", "native"
-    dtype: str  # "float32", "bfloat16"
+    dtype: str  # of most weights: "float32", "bfloat16", and natively "int8", "q4_0", "q4_1"
     vocab_size: int  # ids that may be sampled; padding rows of the output matrix are not counted
     hidden_size: int
     context_limit: int  # positions 0..context_limit - 1 exist

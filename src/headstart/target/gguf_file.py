@@ -16,10 +16,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headstart.errors import ModelError
+from headstart.target.stored_tensor import StoredTensor
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -29,23 +27,12 @@ _MAX_DIMENSIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class GgufTensor:
-    """One tensor: ``shape`` is outermost first (rows, then columns); ``offset`` and ``num_bytes`` are in the file."""
-
-    name: str
-    shape: tuple[int, ...]
-    type: int
-    offset: int
-    num_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class GgufFile:
     """A checked header. ``metadata`` holds numbers, booleans, text, and lists of these."""
 
     path: Path
     metadata: dict[str, Any]
-    tensors: dict[str, GgufTensor]
+    tensors: dict[str, StoredTensor]
 
     @property
     def architecture(self) -> str:
@@ -57,20 +44,6 @@ class GgufFile:
         if key not in self.metadata:
             raise ModelError(f"{self.path.name} declares no {key}")
         return self.metadata[key]
-
-    def dequantize(self, tensor: GgufTensor) -> NDArray[np.float32]:
-        """The tensor's values [shape]."""
-        import gguf
-
-        raw = np.memmap(self.path, np.uint8, "r", tensor.offset, (tensor.num_bytes,))
-        kind = gguf.GGMLQuantizationType(tensor.type)
-        try:
-            values = gguf.dequantize(raw.reshape(*tensor.shape[:-1], -1), kind)
-        except NotImplementedError as error:
-            raise ModelError(
-                f"{self.path.name}: tensor {tensor.name} is stored as {kind.name}, which cannot be read"
-            ) from error
-        return np.array(values, dtype=np.float32).reshape(tensor.shape)
 
 
 def read_gguf(path: Path) -> GgufFile:
@@ -172,11 +145,12 @@ class _Header:
             self._damaged(f"a tensor {name!r} without values")
         return name, shape[::-1], self._scalar("<I"), self._scalar("<Q")
 
-    def _place(self, start: int, name: str, shape: tuple[int, ...], kind: int, offset: int) -> GgufTensor:
+    def _place(self, start: int, name: str, shape: tuple[int, ...], kind: int, offset: int) -> StoredTensor:
         import gguf
 
         try:
-            block, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
+            stored = gguf.GGMLQuantizationType(kind)
+            block, block_bytes = gguf.GGML_QUANT_SIZES[stored]
         except (ValueError, KeyError):
             self._damaged(f"a tensor {name!r} of unknown type {kind}")
         if shape[-1] % block:
@@ -187,4 +161,4 @@ class _Header:
             raise ModelError(
                 f"{self.path.name} is truncated: tensor {name} ends at byte {end}, the file at {self.size}; download it again"
             )
-        return GgufTensor(name, shape, kind, start + offset, num_bytes)
+        return StoredTensor(self.path, name, shape, stored.name, start + offset, num_bytes)

@@ -22,6 +22,17 @@ from headstart.tokenizer import Tokenizer
 from headstart.tokenizer.text import put_bos_first
 
 _CONTROL, _USER_DEFINED = 3, 4
+_ID, _FLAG, _NUMBERS = (int,), (bool, int), (float, int)
+_FIELDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.chat_template"), (str,)),
+    **{f"tokenizer.ggml.{name}_token_id": _ID for name in ("bos", "eos", "eot", "eom", "unknown", "padding")},
+    **dict.fromkeys(("tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_space_prefix"), _FLAG),
+}
+_LISTS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("tokenizer.ggml.tokens", "tokenizer.ggml.merges"), (str,)),
+    "tokenizer.ggml.scores": _NUMBERS,
+    "tokenizer.ggml.token_type": _ID,
+}
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _TAIL = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -51,11 +62,13 @@ _RULES: dict[str, str | tuple[str, ...]] = {
     "default": _DEFAULT,  # also what llama.cpp takes for a file that names none
     "deepseek-coder": _DEEPSEEK_CODER,
 }
+_EVERY_SPACE = ("phi3",)  # architectures whose pieces keep a text's own space beside the one put in front, after any token
 _WHOLE_WORDS_FIRST = (_LLAMA3, _TEKKEN)  # a word that is a token as it stands is not merged from its bytes
 
 
 def gguf_tokenizer(file: GgufFile) -> Tokenizer:
     """The file's tokenizer, template and end tokens. ``ModelError`` for an unknown kind or the first token that is wrong."""
+    _check_types(file)
     tokens = _token_list(file)
     kind = file.metadata["tokenizer.ggml.model"]
     if kind == "gpt2":
@@ -63,7 +76,7 @@ def gguf_tokenizer(file: GgufFile) -> Tokenizer:
     elif kind == "llama":
         backend = _sentencepiece(file, tokens)
     else:
-        raise ModelError(f"{file.path.name} has a tokenizer of the kind {kind!r}; only gpt2 and llama can be built")
+        raise ModelError(f"{file.path.name} has a tokenizer of the kind {kind!r}, which cannot be built; use its HF folder")
     types = file.metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
     if len(types) != len(tokens):
         raise ModelError(f"{file.path.name} declares {len(tokens)} tokens but {len(types)} token types")
@@ -80,6 +93,15 @@ def gguf_tokenizer(file: GgufFile) -> Tokenizer:
     )
 
 
+def _check_types(file: GgufFile) -> None:
+    for key, value in file.metadata.items():
+        single, listed = _FIELDS.get(key), _LISTS.get(key)
+        if single and type(value) not in single:
+            raise ModelError(f"{file.path.name} is damaged: its {key} is of the wrong type")
+        if listed and not (isinstance(value, list) and {*map(type, value)} <= {*listed}):
+            raise ModelError(f"{file.path.name} is damaged: its {key} is no list of the right type")
+
+
 def _token_list(file: GgufFile) -> list[str]:
     if "tokenizer.ggml.model" not in file.metadata or "tokenizer.ggml.tokens" not in file.metadata:
         raise ModelError(f"{file.path.name} holds no tokenizer; it is no complete language model")
@@ -93,7 +115,7 @@ def _token_list(file: GgufFile) -> list[str]:
 def _byte_level(file: GgufFile, tokens: Sequence[str]) -> Backend:
     name = file.metadata.get("tokenizer.ggml.pre", "default")
     if name not in _RULES:
-        raise ModelError(f"{file.path.name} cuts words by an unknown rule, {name!r}; use the model's HF folder")
+        raise ModelError(f"{file.path.name} cuts words by an unknown rule, {name!r}; use its HF folder")
     rule = _RULES[name]
     merges = [_pair(file, merge) for merge in file.need("tokenizer.ggml.merges")]
     backend = _bpe(file, tokens, merges, ignore_merges=rule in _WHOLE_WORDS_FIRST)
@@ -123,38 +145,46 @@ def _bpe(file: GgufFile, tokens: Sequence[str], merges: list[tuple[str, str]], *
     try:
         return Backend(models.BPE(vocabulary, merges, **options))
     except Exception as error:  # the library raises plain Exception, such as for a merge of unknown tokens
-        raise ModelError(f"{file.path.name}: its merges do not fit its tokens: {error}") from error
+        raise ModelError(f"{file.path.name}: its merges do not fit its tokens: {' '.join(str(error).split())}") from error
 
 
 def _sentencepiece(file: GgufFile, tokens: Sequence[str]) -> Backend:
     prefix = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
     unknown = _ids(file, "unknown")
+    scores = file.need("tokenizer.ggml.scores")
+    if len(scores) != len(tokens):
+        raise ModelError(f"{file.path.name} declares {len(tokens)} tokens but {len(scores)} scores")
     backend = _bpe(
         file,
         tokens,
-        _merges_of_scores(tokens, file.need("tokenizer.ggml.scores")),
+        _merges_of_scores(tokens, scores),
         unk_token=tokens[unknown[0]] if unknown else None,
         fuse_unk=True,
         byte_fallback=True,
     )
-    replace = normalizers.Replace(" ", "▁")
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replace]) if prefix else replace
+    if prefix and file.architecture in _EVERY_SPACE:
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:  # the first word alone gets a space in front, unless the text brings one
+        backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first" if prefix else "never", split=False)
     strip = [decoders.Strip(" ", 1, 0)] if prefix else []
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
     return backend
 
 
 def _merges_of_scores(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """SentencePiece joins the neighbours whose joint piece scores highest: every split of a piece, best piece first."""
+    """SentencePiece joins the neighbours whose joint piece scores highest: all splits of all pieces, the best pieces first.
+
+    Of equal scores come the longest left parts first, then the longest right ones, as transformers has it.
+    """
     known = set(tokens)
-    ranked = sorted(range(len(tokens)), key=lambda id: -scores[id])
-    pieces = (tokens[id] for id in ranked)
-    return [
-        (piece[:cut], piece[cut:])
-        for piece in pieces
+    merges = [
+        (score, piece[:cut], piece[cut:])
+        for piece, score in zip(tokens, scores, strict=True)
         for cut in range(1, len(piece))
         if piece[:cut] in known and piece[cut:] in known
     ]
+    merges.sort(key=lambda merge: (-merge[0], -len(merge[1]), -len(merge[2])))
+    return [(left, right) for _, left, right in merges]
 
 
 def _add_whole_tokens(backend: Backend, tokens: Sequence[str], types: Sequence[int]) -> None:

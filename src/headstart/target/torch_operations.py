@@ -21,8 +21,12 @@ class TorchOperations:
         return torch.tensor(values, dtype=self.dtype, device=self.device)
 
     def take(self, matrix: Tensor, ids: NDArray[np.int64]) -> Tensor:
-        """Rows of a matrix, as an array of their own."""
+        """Rows of an array or of a weight, as an array of their own."""
         return matrix.index_select(0, torch.as_tensor(ids, dtype=torch.int64, device=matrix.device))
+
+    def select(self, weight: Tensor, ids: NDArray[np.int64]) -> Tensor:
+        """Rows of a weight, as a weight."""
+        return self.take(weight, ids)
 
     def stack(self, rows: Sequence[Tensor]) -> Tensor:
         """Hidden states of single rows, each [1, D], as [n, D]."""

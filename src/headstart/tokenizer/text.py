@@ -128,7 +128,7 @@ def read_json(path: Path, default: Any = None) -> Any:
         if default is not None:
             return default
         raise ModelError(f"{path.parent.name} has no {path.name}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, nested or long beyond reason
         raise ModelError(f"{path.name} in {path.parent.name} is not valid JSON: {error}") from error
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error

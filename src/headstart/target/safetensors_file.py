@@ -1,4 +1,4 @@
-"""A Hugging Face folder's weight files, checked before anything is loaded.
+"""A Hugging Face folder's weight files: checked before anything is loaded, and where each tensor lies.
 
 Format: safetensors - eight bytes of header length, a JSON header with each tensor's type, shape and byte range, the data. A
 sharded model has an index that maps tensors to files. Pickled weights (``*.bin``) are refused: unpickling runs code.
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headstart.errors import ModelError
+from headstart.target.stored_tensor import StoredTensor
 from headstart.tokenizer.text import read_json
 
 INDEX = "model.safetensors.index.json"
@@ -21,10 +22,12 @@ _BITS = {"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32
 _BITS |= {"F16": 16, "BF16": 16, "F32": 32, "F64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "C64": 64}
 
 
-def check_weights(folder: Path) -> None:
-    """``ModelError`` names what is missing, pickled, damaged or truncated among the folder's weights."""
+def folder_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """The folder's tensors by name. ``ModelError`` names what is missing, pickled, damaged or truncated."""
+    tensors: dict[str, StoredTensor] = {}
     for file in _weight_files(folder):
-        check_safetensors(file)
+        tensors |= read_safetensors(file)
+    return tensors
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -47,8 +50,8 @@ def _weight_files(folder: Path) -> list[Path]:
     raise ModelError(f"{folder.name} has no {_SINGLE} and no {INDEX}")
 
 
-def check_safetensors(file: Path) -> None:
-    """Compare a file's header with its length; every tensor must lie inside the data and be as long as its shape says."""
+def read_safetensors(file: Path) -> dict[str, StoredTensor]:
+    """Read a file's header; every tensor must lie inside the data and be as long as its shape says."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -60,23 +63,25 @@ def check_safetensors(file: Path) -> None:
             header = json.loads(stream.read(length))
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{file.name} is not a safetensors file: its header is not JSON") from error
     if not isinstance(header, dict):
         raise ModelError(f"{file.name} is not a safetensors file: its header holds no object")
-    for name, entry in header.items():
-        if name != "__metadata__":
-            _check_tensor(file, name, entry, size - 8 - length)
+    start = 8 + length
+    return {name: _tensor(file, name, entry, start, size - start) for name, entry in header.items() if name != "__metadata__"}
 
 
-def _check_tensor(file: Path, name: str, entry: Any, num_bytes: int) -> None:
+def _tensor(file: Path, name: str, entry: Any, start: int, num_bytes: int) -> StoredTensor:
     try:
         begin, end = entry["data_offsets"]
-        bits = _BITS[entry["dtype"]] * prod(entry["shape"])
-        sound = 0 <= begin <= end and (end - begin) * 8 == bits
+        shape = tuple(entry["shape"])
+        kind = entry["dtype"]
+        whole = all(type(value) is int and value >= 0 for value in (begin, end, *shape))
+        sound = whole and begin <= end and (end - begin) * 8 == _BITS[kind] * prod(shape)
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
         raise ModelError(f"{file.name} is damaged: the entry of tensor {name} is not sensible")
     if end > num_bytes:
         raise ModelError(f"{file.name} is truncated: tensor {name} ends at data byte {end} of {num_bytes}; download it again")
+    return StoredTensor(file, name, shape, kind, start + begin, end - begin)

@@ -1,0 +1,66 @@
+"""What a forward of the native engine found: logits and hidden states of the scored rows, where the engine wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart import _native
+from headstart.accept import Row
+from headstart.sampling import Sampler
+from headstart.target.base import ChosenLogprob
+
+
+class NativeScored:
+    """Implements ``Scored`` over a result of the compiled stack, which its arrays keep alive."""
+
+    def __init__(self, result: _native.Result, first_row: Sequence[int], first_scored: Sequence[int]) -> None:
+        """``first_row``: where row 0 of each entry would stand among the scored rows, if it was scored."""
+        self._logits = result.logits  # [S, V]
+        self._hidden = result.hidden  # [S, D]
+        self._first_row, self._first_scored = first_row, first_scored
+
+    def pick(self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]) -> list[int]:
+        """The plain sampler's token of each row."""
+        places = self._places(rows)
+        picks = [-1] * len(rows)
+        greedy = []
+        for i, (sampler, path) in enumerate(zip(samplers, paths, strict=True)):
+            if sampler.is_argmax(len(path)):
+                greedy.append(i)
+            else:
+                logits = self._logits[places[i]]
+                picks[i] = _native.pick(logits, *sampler.plan(logits, path))
+        if greedy:
+            for i, token in zip(greedy, _native.argmax(self._logits, places[greedy]).tolist(), strict=True):
+                picks[i] = token
+        return picks
+
+    def logits(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        """Raw logits [rows, V], as a copy."""
+        return self._logits[self._places(rows)]
+
+    def logprobs(self, rows: Sequence[Row], tokens: Sequence[int], num_top: int) -> list[ChosenLogprob]:
+        """Raw log-probability of one token a row, and the row's ``num_top`` likeliest, ties to the lowest id."""
+        places = self._places(rows)
+        chosen = np.array(tokens, dtype=np.int64)[:, None]
+        top = _native.top_k(self._logits, places, num_top)[0] if num_top else np.empty((len(rows), 0), dtype=np.int64)
+        ids = np.concatenate([chosen, top], axis=1)
+        found = []
+        for (token, *likeliest), (own, *values) in zip(
+            ids.tolist(), _native.log_softmax(self._logits, places, ids).tolist(), strict=True
+        ):
+            found.append(ChosenLogprob(token, own, tuple(zip(likeliest, values, strict=True))))
+        return found
+
+    def hidden(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        """What the output matrix read for these rows, [rows, D], as a copy."""
+        return self._hidden[self._places(rows)]
+
+    def _places(self, rows: Sequence[Row]) -> NDArray[np.int64]:
+        first, scored = self._first_row, self._first_scored
+        if any(row < scored[entry] for entry, row in rows):
+            raise KeyError("a row before first_scored was not scored")
+        return np.array([first[entry] + row for entry, row in rows], dtype=np.int64)
