@@ -3,7 +3,7 @@
     python benchmarks/acceptance_length.py PROMPTS RECORD
 
 L does not depend on the batch, and plain decoding need not run beside it, so this is the cheap way over hundreds of prompts.
-Whether the tokens are plain's is what `headstart measure` looks at. Greedy, bfloat16, 128 tokens, 16 rows a step.
+Whether the tokens are plain's is what `bits.py` looks at. Native engine, greedy, bfloat16, 128 tokens, 16 rows a step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NODES, TOKENS, BATCH = 15, 128, 8
 
 def main(prompts: str, record: str) -> None:
     chosen = prompt_set(prompts)
-    llm = hs.load("smollm2", proposer="medusa", dtype="bfloat16", num_nodes=NODES)
+    llm = hs.load("smollm2", proposer="medusa", target="native", dtype="bfloat16", num_nodes=NODES)
     encoded = [llm.encode(prompt.content) for prompt in chosen.prompts]
     order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))  # neighbours of like length waste nothing
     sampling = hs.Sampling(max_tokens=TOKENS)
@@ -42,6 +42,7 @@ def main(prompts: str, record: str) -> None:
             "versions": versions(),
             "machine": machine(),
             "model": llm.target.name,
+            "engine": llm.target.engine,
             "dtype": llm.target.dtype,
             "prompts": chosen.describe(),
             "rows": NODES + 1,
