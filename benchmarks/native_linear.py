@@ -1,6 +1,6 @@
 """The linear layers of a model of SmolLM2-135M's sizes alone, against what the machine can do at most.
 
-R(n) = max(bytes / bandwidth, 2 * weights * n / peak): weights have to pass through memory once, and every row costs its arithmetic.
+R(n) = max(bytes / bandwidth, 2 * weights * n / peak): weights pass through memory once, and every row costs its arithmetic.
 Bandwidth moves with the machine's neighbours, so reads and products take turns and the least time of each counts.
 
     python benchmarks/native_linear.py [--rounds 10] [--rows 1 8 16 32] [--kinds bfloat16 q8_0 q4_1]
@@ -63,7 +63,8 @@ def main() -> None:
             least = min(times[kind, n])
             cells.append(f"{n}: {least:.2f} ms, {least / limit:.2f} R")
         print(f"{kind} ({num_bytes / 1e6:.0f} MB)  " + "   ".join(cells))
-    print(json.dumps({"bandwidth_gb_s": bandwidth, "peak_gflop_s": peak, "ms": {f"{k} {n}": min(t) for (k, n), t in times.items()}}))
+    least_times = {f"{kind} {n}": min(found) for (kind, n), found in times.items()}
+    print(json.dumps({"bandwidth_gb_s": bandwidth, "peak_gflop_s": peak, "ms": least_times}))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-native = pytest.importorskip("headstart._native")
+from headstart import _native as native
 
 FLOAT_KINDS = ["float32", "bfloat16"]
 BLOCK_KINDS = ["q8_0", "q4_0", "q4_1"]
@@ -50,14 +50,15 @@ def encode(weights: Array, kind: str) -> Array:
 
 def decode(source: Array, kind: str, shape: tuple[int, int]) -> Array:
     if kind in GGML:
-        return gguf.quants.dequantize(source.reshape(shape[0], -1), GGML[kind])
+        return np.asarray(gguf.quants.dequantize(source.reshape(shape[0], -1), GGML[kind]))
     if kind == "bfloat16":
         return from_bfloat16(source.view(np.uint16)).reshape(shape)
     return source.view(kind).reshape(shape).astype(np.float32)
 
 
-def make(weights: Array, kind: str, order: Array | None = None) -> "native.Matrix":
-    return native.Matrix(encode(weights, kind), kind, kind, *weights.shape, order)
+def make(weights: Array, kind: str, order: Array | None = None) -> native.Matrix:
+    outputs, inputs = weights.shape
+    return native.Matrix(encode(weights, kind), kind, kind, outputs, inputs, order)
 
 
 def normal(seed: int, *shape: int) -> Array:
@@ -73,7 +74,7 @@ def as_kernel_sees(x: Array, kind: str) -> Array:
     blocks = x.reshape(len(x), -1, 32)
     largest = np.abs(blocks).max(-1, keepdims=True)
     values = np.rint(blocks * (np.float32(127) / largest))
-    return (values * (largest / np.float32(127)).astype(np.float64)).reshape(x.shape)
+    return np.asarray(values * (largest / np.float32(127)).astype(np.float64)).reshape(x.shape)
 
 
 def assert_close(y: Array, x: Array, weights: Array, tolerance: float = 1e-6) -> None:
@@ -243,3 +244,15 @@ def test_weights_that_q8_0_cannot_hold_are_refused() -> None:
         weights[1, 3] = value
         with pytest.raises(ValueError, match=reason):
             native.Matrix(encode(weights, "float32"), "float32", "q8_0", 2, 32)
+
+
+def test_measurements_give_a_time_for_each_repeat_and_refuse_nonsense() -> None:
+    matrix = make(normal(15, 20, 64), "q8_0")
+    assert len(native.read_times(1 << 20, 3)) == 3
+    assert len(native.product_times([matrix, make(normal(16, 9, 5), "bfloat16")], 9, 2)) == 2
+    for num_bytes, repeats in [(0, 1), (-1, 1), (2**62, 1), (1 << 20, 0)]:
+        with pytest.raises(ValueError, match="reading needs"):
+            native.read_times(num_bytes, repeats)
+    for matrices, num_rows, repeats in [([], 1, 1), ([matrix], 0, 1), ([matrix], 2**40, 1), ([matrix], 1, 0)]:
+        with pytest.raises(ValueError, match="products need"):
+            native.product_times(matrices, num_rows, repeats)

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-native = pytest.importorskip("headstart._native")
+from headstart import _native as native
 
 
 def in_new_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -22,7 +22,7 @@ def in_new_process(code: str, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-def matrix(outputs: int = 320) -> "native.Matrix":
+def matrix(outputs: int = 320) -> native.Matrix:
     weights = np.random.default_rng(0).standard_normal((outputs, 64)).astype(np.float32)
     return native.Matrix(weights.view(np.uint8).reshape(-1), "float32", "float32", outputs, 64)
 

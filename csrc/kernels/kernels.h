@@ -5,16 +5,8 @@
 #include <string_view>
 
 #include "kernels/linear_kernels.h"      // struct LinearKernels: function pointers of linear.inl
-#if __has_include("kernels/stack_kernels.h")
 #include "kernels/stack_kernels.h"       // struct StackKernels: attention.inl, elementwise.inl
-#else
-namespace headstart { struct StackKernels {}; }
-#endif
-#if __has_include("kernels/vocabulary_kernels.h")
 #include "kernels/vocabulary_kernels.h"  // struct VocabularyKernels: vocabulary.inl
-#else
-namespace headstart { struct VocabularyKernels {}; }
-#endif
 
 namespace headstart {
 

@@ -4,22 +4,10 @@
 // (in attention.inl, which comes after elementwise.inl), vocabulary_kernels.
 #include "kernels/kernels.h"
 
-#if __has_include("kernels/linear.inl")
 #include "kernels/linear.inl"
-#else
-namespace headstart::HEADSTART_ISA { constexpr LinearKernels linear_kernels{}; }
-#endif
-#if __has_include("kernels/attention.inl") && __has_include("kernels/elementwise.inl")
 #include "kernels/elementwise.inl"
 #include "kernels/attention.inl"
-#else
-namespace headstart::HEADSTART_ISA { constexpr StackKernels stack_kernels{}; }
-#endif
-#if __has_include("kernels/vocabulary.inl")
 #include "kernels/vocabulary.inl"
-#else
-namespace headstart::HEADSTART_ISA { constexpr VocabularyKernels vocabulary_kernels{}; }
-#endif
 
 namespace headstart::HEADSTART_ISA {
 

@@ -155,4 +155,4 @@ def read_times(num_bytes: int, repeats: int) -> list[float]:
     """Milliseconds that all threads together take to read so many bytes from huge pages, for each repeat."""
 
 def product_times(matrices: Sequence[Matrix], num_rows: int, repeats: int) -> list[float]:
-    """Milliseconds that one pass over all matrices takes (rounding of the rows included), for each repeat."""
+    """Milliseconds that one pass of prepared rows over all matrices takes, for each repeat."""
