@@ -61,14 +61,14 @@ class Entries {
 };
 
 template <class Value>
-std::vector<Value> numbers(Entries& settings, const std::string& name) {
+std::vector<Value> list_of(const std::string& what, Entries& settings, const std::string& name) {
+  const std::invalid_argument wrong("setting '" + name + "' must be a list of " + what);
   std::vector<Value> values;
   const auto list = settings.take<nb::object>(name);
-  if (!nb::isinstance<nb::sequence>(list) && !nb::hasattr(list, "__iter__"))
-    throw std::invalid_argument("setting '" + name + "' must be a list of numbers");
+  if (!nb::isinstance<nb::sequence>(list) && !nb::hasattr(list, "__iter__")) throw wrong;
   for (const nb::handle entry : nb::iter(list)) {
     Value value;
-    if (!nb::try_cast<Value>(entry, value)) throw std::invalid_argument("setting '" + name + "' must be a list of numbers");
+    if (!nb::try_cast<Value>(entry, value)) throw wrong;
     values.push_back(value);
   }
   return values;
@@ -91,8 +91,9 @@ ModelSettings read_settings(const nb::dict& dict) {
                      .context_limit = settings.take<std::int64_t>("context_limit"),
                      .vocab_size = settings.take<std::int64_t>("vocab_size"),
                      .norm_epsilon = settings.take<float>("norm_epsilon"),
-                     .inverse_frequencies = numbers<double>(settings, "inverse_frequencies"),
-                     .windows = numbers<std::int64_t>(settings, "windows"),
+                     .inverse_frequencies = list_of<double>("numbers", settings, "inverse_frequencies"),
+                     .windows = list_of<std::int64_t>("numbers", settings, "windows"),
+                     .rotary = list_of<bool>("True or False", settings, "rotary"),
                      .cache_kind = cache_kind(settings.take<std::string>("kv_dtype"))};
   settings.refuse_others();
   return read;

@@ -80,6 +80,8 @@ void check(const ModelSettings& s) {
   for (const std::int64_t window : s.windows)
     require(window >= 0 && window <= kLargest,
             "windows holds " + std::to_string(window) + "; one must be 0 (full attention) or a number of positions");
+  require(static_cast<std::int64_t>(s.rotary.size()) == s.num_layers,
+          "rotary has " + std::to_string(s.rotary.size()) + " values; it needs one a layer");
 }
 
 void check(const ModelSettings& s, const ModelWeights& weights) {

@@ -23,6 +23,7 @@ struct ModelSettings {
   float norm_epsilon;
   std::vector<double> inverse_frequencies;  // [head_size / 2]
   std::vector<std::int64_t> windows;        // [num_layers]; 0: full attention
+  std::vector<bool> rotary;                 // [num_layers]; false: queries and keys carry no position
   CacheKind cache_kind;
 
   std::int64_t query_size() const { return num_heads * head_size; }

@@ -1,9 +1,9 @@
 // A decoder of the Llama family on the CPU: slots, forwards over forests of rows, and what is kept of them.
 //
-// Covers Llama (any scaling of the rotary frequencies: they are given), Mistral (sliding windows), Qwen2 (biases) and Qwen3 (norms
-// of queries and keys), with tied and untied output. Each output element has one fixed order of summation that no neighbour row,
-// batch, tree, chunking or thread count changes, so the same position gives the same bits however it is computed (within one
-// instruction set).
+// Covers Llama (any scaling of the rotary frequencies: they are given), Mistral (sliding windows), Qwen2 (biases), Qwen3 (norms
+// of queries and keys) and SmolLM3 (layers without rotary positions), with tied and untied output. Each output element has one
+// fixed order of summation that no neighbour row, batch, tree, chunking or thread count changes, so the same position gives the
+// same bits however it is computed (within one instruction set).
 #pragma once
 
 #include <cstdint>

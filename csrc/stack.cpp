@@ -264,18 +264,19 @@ class Stack::Run {
     multiply(output, num_rows(), {Output{residual(0), s_.hidden_size, true}});
   }
 
-  // Normalises and turns a row's heads; queries are rounded for the scores, keys and values go into the cache.
+  // Normalises a row's heads and turns them, if the layer is a rotary one; queries are rounded for the scores, keys and values go into the cache.
   void place_row(std::int64_t layer, const LayerWeights& weights, std::int64_t row) {
     float* queries = buffers_.qkv.as<float>() + row * qkv_size();
     float* keys = queries + s_.query_size();
     const float* values = keys + s_.kv_size();
-    for (std::int64_t head = 0; head < s_.num_heads; ++head) turn(weights.q_norm, row, queries + head * s_.head_size);
+    const bool rotary = s_.rotary[static_cast<std::size_t>(layer)];
+    for (std::int64_t head = 0; head < s_.num_heads; ++head) turn(weights.q_norm, rotary, row, queries + head * s_.head_size);
     round(queries, s_.query_size(), buffers_.queries.data() + row * s_.query_size() * element_bytes());
     SlotCache& cache = *caches_[static_cast<std::size_t>(pass_.row(row).tree)];
     const std::int64_t draft_row = pass_.draft_row(row), position = pass_.row(row).position;
     for (std::int64_t head = 0; head < s_.num_kv_heads; ++head) {
       float* key = keys + head * s_.head_size;
-      turn(weights.k_norm, row, key);
+      turn(weights.k_norm, rotary, row, key);
       round(key, s_.head_size, key_);
       round(values + head * s_.head_size, s_.head_size, value_);
       if (draft_row >= 0)
@@ -285,10 +286,10 @@ class Stack::Run {
     }
   }
 
-  void turn(const std::vector<float>& norm, std::int64_t row, float* head) {
+  void turn(const std::vector<float>& norm, bool rotary, std::int64_t row, float* head) {
     const std::int64_t half = s_.head_size / 2;
     if (!norm.empty()) kernels_.rms_norm(head, norm.data(), s_.norm_epsilon, s_.head_size, head);
-    kernels_.rotate(head, buffers_.cosines.as<float>() + row * half, buffers_.sines.as<float>() + row * half, half);
+    if (rotary) kernels_.rotate(head, buffers_.cosines.as<float>() + row * half, buffers_.sines.as<float>() + row * half, half);
   }
 
   void round(const float* x, std::int64_t size, std::byte* y) {

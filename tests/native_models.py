@@ -30,6 +30,7 @@ class Sizes:
     context_limit: int = 512
     norm_epsilon: float = 1e-5
     windows: tuple[int, ...] = (0, 0)
+    rotary: tuple[bool, ...] = (True, True)
     biases: tuple[str, ...] = ()
     head_norms: bool = False
     tied: bool = True
@@ -54,7 +55,8 @@ class Sizes:
             "context_limit",
         )
         found = {name: getattr(self, name) for name in (*names, "vocab_size")}
-        return found | {"inverse_frequencies": self.frequencies(), "windows": list(self.windows), "kv_dtype": kv_dtype}
+        found |= {"inverse_frequencies": self.frequencies(), "windows": list(self.windows), "rotary": list(self.rotary)}
+        return found | {"kv_dtype": kv_dtype}
 
     def shape(self, matrix: str) -> tuple[int, int]:
         """[outputs, inputs] of a layer's matrix."""
@@ -170,7 +172,7 @@ def reference(sizes: Sizes, weights: Mapping[str, Array], ids: Sequence[int]) ->
     x = weights["embedding"][list(ids)]
     for layer in range(sizes.num_layers):
         own = {name.removeprefix(f"layers.{layer}."): values for name, values in weights.items() if f"layers.{layer}." in name}
-        x = x + _attention(sizes, own, _norm(x, own["attention_norm"], sizes), sizes.windows[layer])
+        x = x + _attention(sizes, own, _norm(x, own["attention_norm"], sizes), layer)
         normed = _norm(x, own["mlp_norm"], sizes)
         gate = _affine(own, "gate", normed)
         x = x + _affine(own, "down", gate / (1 + np.exp(-gate)) * _affine(own, "up", normed))
@@ -187,8 +189,8 @@ def _affine(own: Mapping[str, Array], name: str, x: Array) -> Array:
     return x @ own[name].T + own.get(f"{name}_bias", 0.0)
 
 
-def _attention(sizes: Sizes, own: Mapping[str, Array], x: Array, window: int) -> Array:
-    n, half = len(x), sizes.head_size // 2
+def _attention(sizes: Sizes, own: Mapping[str, Array], x: Array, layer: int) -> Array:
+    n, half, window = len(x), sizes.head_size // 2, sizes.windows[layer]
 
     def heads(name: str) -> Array:  # [heads, n, head_size]
         found = _affine(own, name, x).reshape(n, -1, sizes.head_size)
@@ -197,6 +199,8 @@ def _attention(sizes: Sizes, own: Mapping[str, Array], x: Array, window: int) ->
         return found.transpose(1, 0, 2)
 
     def turned(found: Array) -> Array:
+        if not sizes.rotary[layer]:
+            return found
         angles = np.arange(n)[:, None] * np.array(sizes.frequencies())
         cos, sin, a, b = np.cos(angles), np.sin(angles), found[..., :half], found[..., half:]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,11 +18,12 @@ KINDS = [("float32", "float32"), ("bfloat16", "bfloat16"), ("q4_1", "bfloat16"),
 SIZES = Sizes(windows=(0, 21), num_heads=6, num_kv_heads=2, biases=("q", "k", "v"))
 IDS = [int(token) for token in np.random.default_rng(2).integers(0, 50, 400)]
 MODELS = {kinds: make_model(SIZES, *kinds) for kinds in KINDS}
+MODELS["no rotary", "bfloat16"] = make_model(replace(SIZES, rotary=(True, False)), "bfloat16", "bfloat16")
 
 Shape = tuple[list[int], list[int]]  # tokens, parents
 
 
-@pytest.fixture(params=KINDS, ids="-".join)
+@pytest.fixture(params=MODELS, ids="-".join)
 def model(request: pytest.FixtureRequest) -> _native.Model:
     return MODELS[request.param]
 

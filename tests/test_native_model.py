@@ -39,6 +39,8 @@ FAMILIES = {
     "one window": Sizes(windows=(0, 33)),
     "qwen2": Sizes(biases=("q", "k", "v")),
     "qwen3": Sizes(head_norms=True, head_size=32),
+    "smollm3": Sizes(num_layers=4, windows=(0, 0, 0, 30), rotary=(True, True, True, False)),
+    "no positions at all": Sizes(rotary=(False, False), head_norms=True),
     "all biases": Sizes(biases=MATRICES),
     "wide heads": Sizes(num_heads=3, num_kv_heads=1, head_size=64),
 }
@@ -123,6 +125,19 @@ def _qwen3() -> tuple[Any, Sizes]:
     return transformers.Qwen3ForCausalLM(config), Sizes(head_size=32, head_norms=True, tied=False)
 
 
+def _smollm3() -> tuple[Any, Sizes]:
+    config = transformers.SmolLM3Config(
+        **_config() | {"num_hidden_layers": 5},
+        no_rope_layer_interval=2,
+        use_sliding_window=True,
+        sliding_window=9,
+        attention_bias=True,
+        mlp_bias=True,
+    )
+    sizes = Sizes(num_layers=5, windows=(0, 9, 0, 9, 0), rotary=(True, False, True, False, True), biases=MATRICES)
+    return transformers.SmolLM3ForCausalLM(config), sizes
+
+
 def _config() -> dict[str, Any]:
     sizes = Sizes()
     return {
@@ -167,7 +182,7 @@ def _named(model: Any, sizes: Sizes) -> dict[str, Any]:
     return weights
 
 
-@pytest.mark.parametrize("build", [_llama, _mistral, _qwen2, _qwen3])
+@pytest.mark.parametrize("build", [_llama, _mistral, _qwen2, _qwen3, _smollm3])
 def test_equals_transformers(build: Callable[[], tuple[Any, Sizes]]) -> None:
     torch.manual_seed(0)
     theirs, sizes = build()
@@ -243,6 +258,13 @@ def test_the_profile_counts_only_when_asked() -> None:
         ("windows", [0, -1]),
         ("windows", [0, 2**40]),
         ("windows", [0, 1.5]),
+        ("rotary", [True]),
+        ("rotary", [True] * 3),
+        ("rotary", [True, 0]),
+        ("rotary", [1, 1]),
+        ("rotary", [True, None]),
+        ("rotary", True),
+        ("rotary", "tf"),
         ("kv_dtype", "float16"),
         ("kv_dtype", 3),
         ("colour", 3),
@@ -280,7 +302,7 @@ def test_missing_settings_are_refused_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(random_weights(replace(Sizes(num_layers=1), biases=("q",), head_norms=True))))
 def test_wrong_tensors_are_refused_by_name(name: str) -> None:
-    sizes = Sizes(num_layers=1, windows=(0,), biases=("q",), head_norms=True)
+    sizes = Sizes(num_layers=1, windows=(0,), rotary=(True,), biases=("q",), head_norms=True)
     weights = random_weights(sizes)
     good = tensors(weights, "float32")
     _native.Model(sizes.settings(), good)

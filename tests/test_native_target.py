@@ -26,13 +26,14 @@ from headstart.proposers.choose import choose_proposer
 from headstart.sampling import Sampler, Sampling, log_softmax
 from headstart.target.base import Feed, Slot, Target
 from headstart.target.checkpoint import Checkpoint
+from headstart.target.hf import HfTarget
 from headstart.target.loading import Loaded, load_model, own_layers
 from headstart.target.native import NativeTarget
 from headstart.target.native_operations import NativeOperations
 from headstart.target.native_settings import native_settings, obstacle
 from headstart.tree import Tree
 from numpy_operations import NumpyOperations
-from tiny import tiny_gpt2, tiny_llama, tiny_mistral, tiny_qwen2, tiny_qwen3
+from tiny import tiny_gpt2, tiny_llama, tiny_mistral, tiny_qwen2, tiny_qwen3, tiny_smollm3
 
 IDS = (5, 9, 17, 3, 30, 12, 25, 8, 19, 4, 11)
 TREE = Tree((21, 6, 14, 33, 7), (-1, 0, 0, 1, 2), (1.0,) * 5)  # two branches of two
@@ -57,6 +58,13 @@ FAMILIES: dict[str, Callable[[], Any]] = {
         num_attention_heads=2, num_key_value_heads=1, use_sliding_window=True, sliding_window=6, max_window_layers=1
     ),
     "qwen3": lambda: tiny_qwen3(head_dim=16),
+    "smollm3": lambda: tiny_smollm3(head_dim=16, tie_word_embeddings=True),
+    "smollm3 with biases and a window": lambda: tiny_smollm3(
+        head_dim=16, attention_bias=True, mlp_bias=True, use_sliding_window=True, sliding_window=6, no_rope_layers=[0, 1]
+    ),
+    "smollm3 with named layers": lambda: tiny_smollm3(
+        head_dim=16, use_sliding_window=True, sliding_window=6, layer_types=["sliding_attention", "full_attention"]
+    ),
 }
 
 
@@ -148,6 +156,14 @@ def test_a_gguf_file_gives_the_logits_of_transformers(tmp_path: Path, tied: bool
     assert found.source == expected.source
     assert found.target.fingerprint == expected.target.fingerprint
     assert error(logits(found.target), logits(expected.target)) < 1e-5
+
+
+def test_a_smollm3_file_turns_no_fourth_layer(tmp_path: Path) -> None:
+    model = tiny_smollm3(head_dim=16, vocab_size=len(BYTE_LEVEL), num_hidden_layers=5, no_rope_layer_interval=4)
+    path = write_llama(tmp_path / "m.gguf", model, architecture="smollm3")
+    expected = logits(HfTarget(model, name="tiny", dtype="float32"))
+    for engine in ("native", "hf"):
+        assert error(logits(load_model(str(path), engine=engine).target), expected) < 1e-5
 
 
 QUANTIZED = {
@@ -318,6 +334,16 @@ def test_logprobs_are_those_of_the_definition(folder: Path, num_top: int) -> Non
         assert found.top == tuple((int(i), row[i]) for i in order)
 
 
+@pytest.mark.parametrize("k", [1, 7, 1000])
+def test_the_likeliest_are_those_of_the_definition(folder: Path, k: int) -> None:
+    scored, rows = scored_rows(native(folder))
+    values = log_softmax(scored.logits(rows))
+    order = np.argsort(-values, axis=1, kind="stable")[:, :k]
+    ids, found = scored.likeliest(rows, k)
+    assert np.array_equal(ids, order)
+    assert np.array_equal(found, np.take_along_axis(values, order, axis=1))
+
+
 def test_hidden_states_are_what_the_output_matrix_reads(folder: Path) -> None:
     target = native(folder)
     scored, rows = scored_rows(target)
@@ -343,6 +369,8 @@ def test_logits_that_are_no_numbers_are_named(tmp_path: Path) -> None:
     scored = target.forward([Feed(target.open(), Tree.root(5))])
     with pytest.raises(ModelError, match="NaN or infinity"):
         scored.pick([(0, 0)], [Sampler(Sampling(), vocab_size=target.vocab_size)], [()])
+    with pytest.raises(ModelError, match="NaN or infinity"):
+        scored.likeliest([(0, 0)], 3)
 
 
 # Slots
@@ -588,6 +616,10 @@ def test_int8_needs_rows_of_whole_blocks(tmp_path: Path) -> None:
         {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4, "layer_types": ["full_attention"]},
         {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4, "max_window_layers": "x"},
         {"model_type": "qwen3"},
+        {"model_type": "smollm3", "no_rope_layers": [1]},
+        {"model_type": "smollm3", "no_rope_layers": [1, "x"]},
+        {"model_type": "smollm3", "no_rope_layers": 1},
+        {"model_type": "smollm3", "no_rope_layer_interval": 0},
         {"tie_word_embeddings": True, "vocab_size": 4},
     ],
 )

@@ -1,8 +1,9 @@
 """A GGUF file of the Llama family in the words of transformers: settings, names and the order of rows.
 
-llama.cpp's ``llama``, ``qwen2`` and ``qwen3`` are Llama, Mistral, SmolLM and Qwen. GGUF stores the query and key rows of
-``llama`` in interleaved rotary order (pairs side by side); transformers wants the two halves one after the other.
-``rope_freqs.weight`` divides the rotary frequencies (Llama 3).
+llama.cpp's ``llama``, ``qwen2``, ``qwen3`` and ``smollm3`` are Llama, Mistral, SmolLM and Qwen. GGUF stores the query and key
+rows of ``llama`` and ``smollm3`` in interleaved rotary order (pairs side by side); transformers wants the two halves one after
+the other. ``rope_freqs.weight`` divides the rotary frequencies (Llama 3). No key says which layers of ``smollm3`` have no
+rotary positions: it is every fourth, always.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from headstart.target.checkpoint import Checkpoint
 from headstart.target.gguf_file import GgufFile
 from headstart.target.stored_tensor import StoredTensor
 
-FAMILIES = ("llama", "qwen2", "qwen3")
+FAMILIES = ("llama", "qwen2", "qwen3", "smollm3")
+_INTERLEAVED = ("llama", "smollm3")
+_SMOLLM3_INTERVAL = 4
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_LAYER = {
     "attn_norm": "input_layernorm",
@@ -80,7 +83,9 @@ def _config(file: GgufFile) -> dict[str, Any]:
         "eos_token_id": file.metadata.get("tokenizer.ggml.eos_token_id"),
         "pad_token_id": file.metadata.get("tokenizer.ggml.padding_token_id"),
     }
-    if family == "llama":
+    if family == "smollm3":
+        config["no_rope_layer_interval"] = _SMOLLM3_INTERVAL
+    if family in ("llama", "smollm3"):
         config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
     return config
 
@@ -116,7 +121,7 @@ def _parameter_name(file: GgufFile, tensor: StoredTensor) -> str:
 
 def _in_half_order(file: GgufFile, tensor: StoredTensor, config: dict[str, Any]) -> StoredTensor:
     permuted = re.fullmatch(r"blk\.\d+\.attn_([qk])\.(weight|bias)", tensor.name)
-    if file.architecture != "llama" or not permuted:
+    if file.architecture not in _INTERLEAVED or not permuted:
         return tensor
     num_heads, rows = config["num_attention_heads" if permuted[1] == "q" else "num_key_value_heads"], tensor.shape[0]
     if rows % (2 * num_heads):

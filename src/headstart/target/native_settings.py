@@ -1,7 +1,8 @@
 """What the native engine must know of a model, read from a ``config.json``'s words; and which models it cannot run.
 
 The native stack is that of the Llama family: RMS norms, rotary positions over whole heads, grouped-query attention (full or
-within a sliding window), SwiGLU. Llama, Mistral, Qwen2 and Qwen3 differ by biases, norms on queries and keys, and windows.
+within a sliding window), SwiGLU. Llama, Mistral, Qwen2 and Qwen3 differ by biases, norms on queries and keys, and windows; in
+SmolLM3 every fourth layer has no rotary positions (Yang et al. 2025, "RoPE to NoPE and back again").
 Rotary frequencies are plain, scaled as a whole (``linear``), or scaled by wavelength (``llama3``; Meta's Llama 3.1 reference
 code): long waves by ``factor``, short ones not at all, those between by interpolation.
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from headstart.errors import ModelError
 from headstart.target.checkpoint import Checkpoint
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 _ROPES = ("default", "linear", "llama3")
 _LAYERS = ("full_attention", "sliding_attention")
 _FOREIGN_TYPES = {"BOOL", "C64", "F64", "F4", "F8_E4M3", "F8_E5M2", "F8_E8M0"}
@@ -29,6 +30,7 @@ _FOREIGN_TYPES |= {f"{sign}{bits}" for sign in "IU" for bits in (8, 16, 32, 64)}
 _LANES = 16  # a head's size is a multiple of it
 _QWEN3_HEAD_SIZE = 128  # where a config does not say it
 _MISTRAL_WINDOW, _QWEN_FULL_LAYERS = 4096, 28  # likewise
+_ROTARY_BASE, _SMOLLM3_ROTARY_BASE, _SMOLLM3_INTERVAL = 10_000.0, 2_000_000.0, 4  # likewise
 _ATTENTION = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "attention_output": "o_proj"}
 _MLP = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 
@@ -57,6 +59,7 @@ class NativeSettings:
     is_tied: bool  # whether the embedding is the output matrix, too
     inverse_frequencies: NDArray[np.float64]  # [head_size / 2]
     windows: tuple[int, ...]  # positions that each layer sees, its own included; 0: all
+    rotary: tuple[bool, ...]  # whether each layer turns its queries and keys by their positions
     biased: frozenset[str]  # projections that have a bias
     has_qk_norms: bool
 
@@ -88,13 +91,14 @@ class NativeSettings:
 
     def first(self, count: int) -> NativeSettings:
         """The settings of the first ``count`` layers."""
-        return replace(self, num_layers=count, windows=self.windows[:count])
+        return replace(self, num_layers=count, windows=self.windows[:count], rotary=self.rotary[:count])
 
     def stack(self, vocab_size: int, kv_dtype: str) -> dict[str, Any]:
         """What the compiled stack is told; ``vocab_size``: ids that may be sampled."""
         names = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "inner_size", "norm_epsilon")
         told = {name: getattr(self, name) for name in (*names, "context_limit", "inverse_frequencies")}
-        return told | {"windows": list(self.windows), "vocab_size": vocab_size, "kv_dtype": kv_dtype}
+        told |= {"windows": list(self.windows), "rotary": list(self.rotary)}
+        return told | {"vocab_size": vocab_size, "kv_dtype": kv_dtype}
 
 
 def obstacle(checkpoint: Checkpoint) -> str | None:
@@ -137,6 +141,7 @@ def native_settings(checkpoint: Checkpoint) -> NativeSettings:
     config = checkpoint.config
     try:
         num_heads, num_layers = _whole(config, "num_attention_heads"), _whole(config, "num_hidden_layers")
+        rotary = _rotary(config, num_layers, len(checkpoint.tensors))
         settings = NativeSettings(
             num_layers=num_layers,
             hidden_size=_whole(config, "hidden_size"),
@@ -149,7 +154,8 @@ def native_settings(checkpoint: Checkpoint) -> NativeSettings:
             num_embeddings=_whole(config, "vocab_size"),
             is_tied=_is_tied(checkpoint),
             inverse_frequencies=_inverse_frequencies(config, checkpoint.rotary_factors),
-            windows=_windows(config, num_layers, len(checkpoint.tensors)),
+            windows=_windows(config, rotary),
+            rotary=rotary,
             biased=_biased(config),
             has_qk_norms=checkpoint.family == "qwen3",
         )
@@ -188,7 +194,8 @@ def _head_size(config: Mapping[str, Any]) -> int:
 
 def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The rotary settings in the words of transformers 5; older folders spread them over ``rope_scaling`` and others."""
-    found: dict[str, Any] = {"rope_theta": config.get("rope_theta", 10000.0)}
+    base = _SMOLLM3_ROTARY_BASE if config.get("model_type") == "smollm3" else _ROTARY_BASE
+    found: dict[str, Any] = {"rope_theta": config.get("rope_theta", base)}
     for name in ("rope_scaling", "rope_parameters"):
         part = config.get(name)
         found |= part if isinstance(part, dict) else {}
@@ -228,10 +235,22 @@ def _by_wavelength(frequencies: NDArray[np.float64], rope: Mapping[str, Any], co
     return scaled
 
 
-def _windows(config: Mapping[str, Any], num_layers: int, num_tensors: int) -> tuple[int, ...]:
+def _rotary(config: Mapping[str, Any], num_layers: int, num_tensors: int) -> tuple[bool, ...]:
     if num_layers > num_tensors:
         raise ModelError(f"num_hidden_layers is {num_layers}, but there are only {num_tensors} tensors")
-    family = config["model_type"]
+    if config["model_type"] != "smollm3":
+        return (True,) * num_layers
+    flags = config.get("no_rope_layers")  # 1 where there *are* rotary positions
+    if flags is None:
+        interval = _whole(config, "no_rope_layer_interval", _SMOLLM3_INTERVAL)
+        return tuple((layer + 1) % interval != 0 for layer in range(num_layers))
+    if not isinstance(flags, list) or len(flags) < num_layers or any(flag not in (0, 1) for flag in flags):
+        raise ModelError(f"no_rope_layers is {flags!r}; it must name each of {num_layers} layers by 0 or 1")
+    return tuple(bool(flag) for flag in flags[:num_layers])
+
+
+def _windows(config: Mapping[str, Any], rotary: tuple[bool, ...]) -> tuple[int, ...]:
+    family, num_layers = config["model_type"], len(rotary)
     if family == "mistral":
         uses = config.get("sliding_window", _MISTRAL_WINDOW) is not None
         window = _whole(config, "sliding_window", _MISTRAL_WINDOW) if uses else 0
@@ -240,6 +259,8 @@ def _windows(config: Mapping[str, Any], num_layers: int, num_tensors: int) -> tu
         return (0,) * num_layers
     window = _whole(config, "sliding_window")
     kinds = config.get("layer_types")
+    if kinds is None and family == "smollm3":
+        return tuple(0 if is_rotary else window for is_rotary in rotary)
     if kinds is None:
         first = config.get("max_window_layers", _QWEN_FULL_LAYERS)
         if type(first) is not int:
@@ -255,16 +276,16 @@ def _biased(config: Mapping[str, Any]) -> frozenset[str]:
     if family == "qwen2":
         return frozenset("qkv")
     found: set[str] = set()
-    if family in ("llama", "qwen3") and config.get("attention_bias"):
+    if family in ("llama", "qwen3", "smollm3") and config.get("attention_bias"):
         found |= set(_ATTENTION)
-    if family == "llama" and config.get("mlp_bias"):
+    if family in ("llama", "smollm3") and config.get("mlp_bias"):
         found |= set(_MLP)
     return frozenset(found)
 
 
 def _is_tied(checkpoint: Checkpoint) -> bool:
     """As declared; but where both matrices are stored and differ, both are used (as transformers does)."""
-    if not checkpoint.config.get("tie_word_embeddings", False):
+    if not checkpoint.config.get("tie_word_embeddings", checkpoint.family == "smollm3"):
         return False
     output, embedding = (checkpoint.tensors.get(name) for name in ("lm_head.weight", "model.embed_tokens.weight"))
     if output is None or embedding is None or output.shape != embedding.shape:
