@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from headstart.accept import Row
 from headstart.proposers.base import Observation, Sequence
-from headstart.sampling import Sampler, log_softmax
+from headstart.sampling import Sampler, log_softmax, unusable_logits
 from headstart.target.base import BaseWeights, ChosenLogprob, Feed, Slot
 from headstart.tree import ROOT, Path, Tree, TreeBuilder
 from numpy_operations import NumpyOperations
@@ -64,6 +64,14 @@ class ScriptedScored:
             top = np.argsort(-values, kind="stable")[:num_top]
             answers.append(ChosenLogprob(token, float(values[token]), tuple((int(t), float(values[t])) for t in top)))
         return answers
+
+    def likeliest(self, rows: ListOf[Row], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        logits = self.logits(rows)[:, : self.target.vocab_size]
+        if not np.isfinite(logits.max(axis=1)).all():
+            raise unusable_logits()
+        values = log_softmax(logits)
+        ids = np.argsort(-values, axis=1, kind="stable")[:, :k]
+        return ids, np.take_along_axis(values, ids, axis=1)
 
     def hidden(self, rows: ListOf[Row]) -> Logits:
         return np.stack([self.target.hidden_state(self.prefix(row)) for row in rows])

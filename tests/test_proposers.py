@@ -291,6 +291,16 @@ def test_a_draft_equal_to_the_target_is_always_accepted(temperature: float, pena
     assert generation.stats.accepted_histogram == [0, 0, 0, 6]
 
 
+@pytest.mark.parametrize("fields", [{}, {"top_p": 0.9}, {"top_k": 500}, {"repetition_penalty": 1.2}])
+def test_a_draft_equal_to_the_target_is_accepted_wherever_the_noise_falls(fields: dict[str, float]) -> None:
+    """Also where most picks are outside the few hundred likeliest tokens."""
+    target = random_target(4, 900, scale=0.5)
+    guesser = DraftModelProposer(target_twin(target), num_levels=3)
+    sampling = Sampling(max_tokens=25, temperature=1.5, **fields)  # type: ignore[arg-type]
+    (generation,) = decode(target, guesser, [[1, 2]], sampling, num_nodes=24)
+    assert generation.stats.accepted_histogram == [0, 0, 0, 6]
+
+
 def test_the_draft_tree_is_the_likeliest_of_its_product_tree() -> None:
     draft = random_target(5, 4, scale=1.0)
     guesser = DraftModelProposer(draft, num_levels=3)

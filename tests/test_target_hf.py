@@ -323,6 +323,12 @@ def test_logprobs_are_the_raw_log_softmax_with_ties_to_the_lowest_id() -> None:
     ranked = [token for token, _ in scored.logprobs(rows, [0, 0], 64)[0].top]
     assert ranked.index(7) + 2 == ranked.index(9) + 1 == ranked.index(40)
     assert scored.logprobs(rows, [0, 0], 0)[0].top == ()
+    order = np.argsort(-expected, axis=1, kind="stable")
+    for k in (64, 1000):
+        ids, likeliest = scored.likeliest(rows, k)
+        assert np.array_equal(ids, order)
+        assert np.allclose(likeliest, np.take_along_axis(expected, order, axis=1), atol=1e-5)
+    assert np.array_equal(scored.likeliest(rows[1:], 1)[0], order[1:, :1])
 
 
 def test_ties_of_the_argmax_go_to_the_lowest_id() -> None:
@@ -373,6 +379,8 @@ def test_logits_that_are_not_finite_are_an_error(value: float) -> None:
     for sampling in (Sampling(), Sampling(temperature=1.0)):
         with pytest.raises(ModelError, match="NaN or infinity"):
             scored.pick([(0, 0)], [Sampler(sampling, vocab_size=64)], [()])
+    with pytest.raises(ModelError, match="NaN or infinity"):
+        scored.likeliest([(0, 0)], 3)
 
 
 def test_a_closed_slot_leaves_no_nan_behind() -> None:

@@ -71,6 +71,11 @@ def tiny_qwen3(seed: int = 0, **config: Any) -> Any:
     return tiny("Qwen3", seed, **(_SIZES | config))
 
 
+def tiny_smollm3(seed: int = 0, **config: Any) -> Any:
+    """Every other layer without rotary positions."""
+    return tiny("SmolLM3", seed, **(_SIZES | {"no_rope_layer_interval": 2} | config))
+
+
 def tiny_gpt2(seed: int = 0, **config: Any) -> Any:
     """Learned positions."""
     own: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "bos_token_id": 1, "eos_token_id": 2}

@@ -197,9 +197,13 @@ class Sampler:
             self._counts[token] = self._counts.get(token, 0) + 1
         self._num_committed += len(tokens)
 
+    def keeps_logits(self, path_length: int = 0) -> bool:
+        """Whether no penalty, bias or ban touches the raw logits behind ``path_length`` drafted tokens."""
+        return not (self._penalises or self._bias.size or self._bans(path_length).size)
+
     def is_argmax(self, path_length: int = 0) -> bool:
         """Whether the pick behind ``path_length`` drafted tokens is the argmax of the raw logits."""
-        return self.sampling.temperature == 0 and not (self._penalises or self._bias.size or self._bans(path_length).size)
+        return self.sampling.temperature == 0 and self.keeps_logits(path_length)
 
     def plan(self, logits: NDArray[np.float32], path: Sequence[int] = ()) -> Plan:
         """Everything that decides the pick behind ``path``; of ``logits`` [V] only the values of changed tokens are read."""
@@ -232,7 +236,13 @@ class Sampler:
         self, logits: NDArray[np.float32], path: Sequence[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Ids [n] in ascending order that survive truncation, and their processed log-weights [n] (not normalised)."""
-        x = self._processed(logits[: self.vocab_size], path)
+        return self.truncated(self._processed(logits[: self.vocab_size], path))
+
+    def truncated(self, x: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Places [n], ascending, of the log-weights ``x`` that survive truncation, and what they weigh [n] at the temperature.
+
+        ``x`` may be of a few tokens alone, the likeliest; they then count as the whole distribution.
+        """
         settings = self.sampling
         if settings.temperature == 0:
             return np.arange(x.size), x

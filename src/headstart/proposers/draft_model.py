@@ -9,6 +9,10 @@ with its head). Growth ends when a level has no survivor, at ``max_depth``, or a
 * Temperature > 0: they are the top k of ``log q + g`` with q the draft's own processed distribution and g the noise that the
   plain sampler will use there (``accept.py``), and a child's estimate follows from its rank.
 
+The engine is asked for the few likeliest tokens; at temperature > 0 for a few hundred, and for the draft's own pick, which is
+the first of that order wherever it stands. Penalties, biases and bans can lift any token, so a request with some has whole rows
+of logits looked through.
+
 A draft slot holds only committed tokens, a proper prefix of ``Sequence.tokens``: nodes are fed and forgotten again, and what
 was committed since the last call is fed first. So the draft stays right after pauses, after full acceptance and behind tokens
 that it never drafted. Each level feeds the nodes it needs anew, which costs rows, not forwards. A sequence longer than the
@@ -17,7 +21,9 @@ draft's context is drafted for no more; the others are not affected.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,14 +35,17 @@ from headstart.errors import ModelError, RequestError
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
 from headstart.sampling import gumbel
-from headstart.target.base import Feed, Slot, Target
+from headstart.target.base import Feed, Scored, Slot, Target
 from headstart.tree import ROOT, Tree
 
 DEFAULT_LEVELS = 5
 DEFAULT_RANKS = 8
 CATCH_UP_CHUNK = 512  # committed tokens fed in one forward
+_NOISY_CANDIDATES = 256  # the draft's likeliest tokens, that the noise may rank
 _COUPLED_HIT = 0.6  # prior: the first coupled child is hit that often, each further one this share less
 _COUPLED_FALL = 0.4
+
+_Candidates = tuple[NDArray[np.int64], NDArray[np.float64]]  # ids [n], log-weights [n]; at temperature 0 log-probabilities
 
 
 class Vocabulary(Protocol):
@@ -136,6 +145,15 @@ class _Growth:
         return Tree(tuple(node.token for node in nodes), parents, tuple(node.probability for node in nodes))
 
 
+class _Leaf:
+    """A frontier node, and where the draft scores it."""
+
+    def __init__(self, growth: _Growth, node: int, row: Row) -> None:
+        self.growth, self.node, self.row, self.sampler = growth, node, row, growth.sequence.sampler
+        self.is_noisy = self.sampler.sampling.temperature > 0
+        self.path = [growth.nodes[above].token for above in growth.path(node)]
+
+
 class DraftModelProposer:
     """Trees of a draft model's best guesses for the sequences in flight."""
 
@@ -211,7 +229,7 @@ class DraftModelProposer:
 
     def _grow(self, growths: ListOf[_Growth]) -> list[_Growth]:
         """One draft forward: expand the frontier of every tree; returns those that grow on."""
-        feeds, asked, num_caught_up = [], list[Row](), []
+        feeds, leaves, num_caught_up = [], list[_Leaf](), []
         for entry, growth in enumerate(growths):
             # Committed tokens are left to feed only before the first level, when the root is the whole tree.
             behind = growth.sequence.tokens[self.draft.length(growth.state.slot) : -1]
@@ -219,47 +237,69 @@ class DraftModelProposer:
             tree = Tree.chain([*behind, growth.nodes[ROOT].token]) if behind else growth.tree(chosen)
             rows = [len(behind) + chosen.index(leaf) for leaf in growth.frontier]
             feeds.append(Feed(growth.state.slot, tree, rows[0]))
-            asked += [(entry, row) for row in rows]
+            leaves += [_Leaf(growth, node, (entry, row)) for node, row in zip(growth.frontier, rows, strict=True)]
             num_caught_up.append(len(behind))
-        logits = self.draft.forward(feeds).logits(asked)
-        first = 0
-        for growth, count in zip(growths, num_caught_up, strict=True):
-            last = first + len(growth.frontier)
-            growth.add(self._children(growth, logits[first:last]))
+        children: list[list[tuple[int, int, float]]] = [[] for _ in growths]
+        for leaf, (ids, values) in self._candidates(self.draft.forward(feeds), leaves):
+            children[leaf.row[0]] += self._children(leaf, ids, values)
+        for growth, hung, count in zip(growths, children, num_caught_up, strict=True):
+            growth.add(hung)
             self.draft.keep(growth.state.slot, tuple(range(count)))
-            first = last
         return [growth for growth in growths if growth.frontier]
 
-    def _children(self, growth: _Growth, logits: NDArray[np.float32]) -> list[tuple[int, int, float]]:
-        """(parent, token, estimate) of the children of each frontier node, from the draft's logits [nodes, V]."""
-        sampler, calibration = growth.sequence.sampler, growth.state.calibration
-        children = []
-        num_ranks = min(self.num_ranks, growth.sequence.max_nodes)
-        for leaf, row in zip(growth.frontier, self._in_target_vocabulary(logits, sampler.vocab_size), strict=True):
-            path = [growth.nodes[node].token for node in growth.path(leaf)]
-            try:
-                ids, values = sampler.candidates(row, path)
-            except (ModelError, RequestError):
-                continue  # the draft's logits are no numbers, or the request bans all that it knows: it has nothing to say
-            if sampler.sampling.temperature > 0:
-                scores = values + gumbel(sampler.seed, len(growth.sequence.tokens) + len(path), ids)
-                best = _largest(scores, num_ranks)
-                estimates = _COUPLED_HIT * _COUPLED_FALL ** np.arange(len(best))
-            else:
-                best = _largest(values, num_ranks)
-                weights = np.exp(values - values[best[0]])
-                estimates = weights[best] / weights.sum()
-            for i, estimate in zip(best, estimates, strict=True):
-                if estimate > 0:
-                    children.append((leaf, int(ids[i]), calibration.scaled(float(estimate), len(path) + 1)))
-        return children
+    def _candidates(self, scored: Scored, leaves: ListOf[_Leaf]) -> Iterator[tuple[_Leaf, _Candidates]]:
+        """Leaves with the tokens that may follow; left out: those that the draft has nothing to say about."""
+        asked = [leaf for leaf in leaves if leaf.sampler.keeps_logits(len(leaf.path))]
+        if asked:
+            with suppress(ModelError):  # logits that are no numbers
+                yield from self._likeliest(scored, asked)
+        for leaf in leaves:
+            if not leaf.sampler.keeps_logits(len(leaf.path)):
+                with suppress(ModelError, RequestError):  # or the request bans all that the draft knows
+                    yield leaf, self._touched(leaf, scored.logits([leaf.row])[0])
 
-    def _in_target_vocabulary(self, logits: NDArray[np.float32], vocab_size: int) -> NDArray[np.float32]:
-        """Logits [nodes, vocab_size] without the draft's padding rows; tokens that only the target has are never drafted."""
-        known = min(self.draft.vocab_size, vocab_size)
-        dense = np.full((len(logits), vocab_size), -np.inf, dtype=np.float32)
-        dense[:, :known] = logits[:, :known]
-        return dense
+    def _likeliest(self, scored: Scored, leaves: ListOf[_Leaf]) -> Iterator[tuple[_Leaf, _Candidates]]:
+        """Candidates from the likeliest tokens; at temperature > 0 with the draft's own pick, which may be any token."""
+        noisy = [leaf for leaf in leaves if leaf.is_noisy]
+        rows = [leaf.row for leaf in noisy]
+        found = scored.pick(rows, [leaf.sampler for leaf in noisy], [leaf.path for leaf in noisy])
+        picks = dict(zip(rows, found, strict=True))
+        surplus = max(0, self.draft.vocab_size - min(leaf.sampler.vocab_size for leaf in leaves))
+        count = surplus + (max(self.num_ranks, _NOISY_CANDIDATES) if noisy else self.num_ranks)
+        for leaf, ids, values in zip(leaves, *scored.likeliest([leaf.row for leaf in leaves], count), strict=True):
+            known = ids < leaf.sampler.vocab_size
+            places, weights = leaf.sampler.truncated(values[known])
+            ids, pick = ids[known][places], picks.get(leaf.row, leaf.sampler.vocab_size)
+            if pick < leaf.sampler.vocab_size:
+                others = ids != pick
+                ids, weights = np.array([pick, *ids[others]]), np.array([np.inf, *weights[others]])
+            yield leaf, (ids, weights)
+
+    def _touched(self, leaf: _Leaf, logits: NDArray[np.float32]) -> _Candidates:
+        """Candidates from whole logits [V], any of which a penalty, a bias or a ban may move."""
+        known = min(self.draft.vocab_size, leaf.sampler.vocab_size)
+        dense = np.full(leaf.sampler.vocab_size, -np.inf, dtype=np.float32)
+        dense[:known] = logits[:known]  # no padding rows; tokens that only the target has are never drafted
+        ids, values = leaf.sampler.candidates(dense, leaf.path)
+        values = values - values.max()
+        return ids, values - np.log(np.exp(values).sum())
+
+    def _children(self, leaf: _Leaf, ids: NDArray[np.int64], values: NDArray[np.float64]) -> list[tuple[int, int, float]]:
+        """(parent, token, estimate) of a frontier node's children, from its candidates [n]."""
+        sequence, depth = leaf.growth.sequence, len(leaf.path) + 1
+        num_ranks = min(self.num_ranks, sequence.max_nodes)
+        if leaf.is_noisy:
+            noise = gumbel(leaf.sampler.seed, len(sequence.tokens) + depth - 1, ids)
+            best = _largest(values + noise, num_ranks)
+            estimates = _COUPLED_HIT * _COUPLED_FALL ** np.arange(len(best))
+        else:
+            best = _largest(values, num_ranks)
+            estimates = np.exp(values[best])
+        return [
+            (leaf.node, int(ids[i]), leaf.growth.state.calibration.scaled(float(estimate), depth))
+            for i, estimate in zip(best, estimates, strict=True)
+            if estimate > 0
+        ]
 
 
 def _largest(values: NDArray[np.float64], k: int) -> NDArray[np.int64]:

@@ -57,6 +57,12 @@ class Scored(Protocol):
     def logprobs(self, rows: Sequence[Row], tokens: Sequence[int], num_top: int) -> list[ChosenLogprob]:
         """Raw log-probability of one token a row, and the row's ``num_top`` likeliest."""
 
+    def likeliest(self, rows: Sequence[Row], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The min(k, V) likeliest tokens of each row, likeliest first, ties to the lowest id, and their raw log-probabilities.
+
+        Both are [rows, min(k, V)]; V: ids that may be sampled. Which of equally likely tokens are the last is left open.
+        """
+
     def hidden(self, rows: Sequence[Row]) -> Hidden:
         """Last hidden states [rows, D] (what the output matrix reads), detached from the cache."""
 

@@ -45,6 +45,17 @@ class HfScored:
             for values, token in zip(log_softmax(self.logits(rows)), tokens, strict=True)
         ]
 
+    def likeliest(self, rows: Sequence[Row], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The min(k, V) likeliest tokens of each row and their raw log-probabilities, to the precision of float32."""
+        x = self._logits.index_select(0, self._index([self._places[row] for row in rows])).float()
+        values, ids = x.topk(min(k, x.shape[-1]), dim=-1)
+        if not values[:, 0].isfinite().all():
+            raise ModelError(NOT_FINITE)
+        host = (values - x.logsumexp(dim=-1, keepdim=True)).cpu().numpy().astype(np.float64)
+        tokens = ids.cpu().numpy()
+        order = np.lexsort((tokens, -host))  # topk leaves the order of ties open
+        return np.take_along_axis(tokens, order, axis=1), np.take_along_axis(host, order, axis=1)
+
     def hidden(self, rows: Sequence[Row]) -> Tensor:
         """What the output matrix read for these rows, [rows, D], as a copy."""
         return self._hidden.index_select(0, self._index([self._places[row] for row in rows]))

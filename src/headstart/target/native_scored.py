@@ -55,6 +55,12 @@ class NativeScored:
             found.append(ChosenLogprob(token, own, tuple(zip(likeliest, values, strict=True))))
         return found
 
+    def likeliest(self, rows: Sequence[Row], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The min(k, V) likeliest tokens of each row, ties to the lowest id, and their raw log-probabilities."""
+        places = self._places(rows)
+        ids = _native.top_k(self._logits, places, k)[0]
+        return ids, _native.log_softmax(self._logits, places, ids)
+
     def hidden(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """What the output matrix read for these rows, [rows, D], as a copy."""
         return self._hidden[self._places(rows)]
