@@ -565,6 +565,14 @@ def test_an_instruction_set_that_is_not_there_is_one_line(folder: Path, monkeypa
     refused(folder, "HEADSTART_ISA is 'mmx'")
 
 
+def test_a_number_of_threads_that_makes_no_sense_is_one_line_at_load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unusable() -> int:
+        raise ValueError("HEADSTART_THREADS must be a whole number from 1 to 1024, not 'x'")
+
+    monkeypatch.setattr(_native, "num_threads", unusable)
+    refused(folder, "HEADSTART_THREADS must be a whole number")
+
+
 def test_options_of_the_native_engine_are_refused_elsewhere(folder: Path) -> None:
     refused(folder, "dtype int8 exists on the native engine alone.*: the target hf was chosen", dtype="int8", engine="hf")
     refused(folder, "kv_dtype float32 exists on the native engine alone", kv_dtype="float32", engine="hf")

@@ -445,6 +445,33 @@ def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(tmp_path: Path) -> 
     assert not (tmp_path / "killed.work" / "checkpoint.safetensors").exists()
 
 
+def test_a_run_killed_when_it_first_keeps_heads_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = run(tmp_path)
+    publish = Trainer._keep_if_best
+
+    def die(trainer: Any, measured: Any) -> None:
+        publish(trainer, measured)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_keep_if_best", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, out=tmp_path / "killed")
+    assert (tmp_path / "killed" / "config.json").exists()
+    assert run(tmp_path, out=tmp_path / "killed").after == straight.after
+
+
+@pytest.mark.parametrize("name", ["hidden.bin", "greedy.bin"])
+def test_states_of_which_a_part_is_missing_are_captured_anew(tmp_path: Path, name: str) -> None:
+    capture(BASE.target, documents(), tmp_path, dtype="float32", deadline=None, report=lambda *rows: None)
+    with (tmp_path / name).open("r+b") as file:
+        file.truncate(100)
+    states, _ = capture(BASE.target, documents(), tmp_path, dtype="float32", deadline=None, report=lambda *rows: None)
+    for number in range(len(documents())):
+        torch.testing.assert_close(states.batch([number]).hidden, STATES.batch([number]).hidden)
+        assert states.batch([number]).picks.tolist() == STATES.batch([number]).picks.tolist()
+
+
 @pytest.mark.parametrize(
     ("options", "error", "complaint"),
     [

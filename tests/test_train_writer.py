@@ -319,31 +319,45 @@ class Places:
         self.native = native
         self.asked: list[tuple[str, str]] = []
 
+    def put(self, monkeypatch: pytest.MonkeyPatch) -> Places:
+        monkeypatch.setattr(base_module, "load_model", self)
+        monkeypatch.setattr(base_module, "native_obstacle", lambda name: None if self.native else "it knows no such models")
+        return self
+
     def __call__(self, name: str, *, dtype: str, engine: str) -> Loaded:
         self.asked.append((engine, dtype))
         loaded = tiny_loaded()
         if engine == "hf":
             return loaded
         if self.native is None:
-            raise ModelError("it cannot run this model")
+            raise ModelError("HEADSTART_ISA is 'mmx'")
         return Loaded(self.native, loaded.tokenizer, loaded.source)
 
 
 def test_the_native_engine_writes_where_it_can_run_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     native = chatty()
-    monkeypatch.setattr(base_module, "load_model", places := Places(native))
+    places = Places(native).put(monkeypatch)
     made = Base.of("toy", "float32")
     assert made.target is native and made.model.width == 32
     assert places.asked == [("hf", "float32"), ("native", "auto")]
 
 
 def test_pytorch_writes_where_the_native_engine_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_module, "load_model", Places(None))
+    Places(None).put(monkeypatch)
     assert Base.of("toy", "float32").target.engine == "hf"
-    with pytest.raises(RequestError, match="writer_dtype is 'int8', which needs the native engine: it cannot run"):
+    with pytest.raises(
+        RequestError, match="writer_dtype is 'int8', which needs the native engine, and toy cannot run there: it knows"
+    ):
         Base.of("toy", "float32", "int8")
     with pytest.raises(RequestError, match="no effect on a model that is loaded already"):
         Base.of(tiny_loaded(), "float32", "int8")
+
+
+def test_an_engine_that_is_set_up_wrongly_is_not_replaced_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    Places(None).put(monkeypatch)
+    monkeypatch.setattr(base_module, "native_obstacle", lambda name: None)
+    with pytest.raises(ModelError, match="HEADSTART_ISA"):
+        Base.of("toy", "float32")
 
 
 def test_the_real_engine_writes_as_well() -> None:

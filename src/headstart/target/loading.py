@@ -113,6 +113,11 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "cpu", engine: s
     return _load_hf(name, model, dtype, device, (note,) if slow else ())
 
 
+def native_obstacle(name: str) -> str | None:
+    """Why the native engine cannot run a model on this machine's CPU, as the end of a sentence; None if it can."""
+    return _obstacle(_read(_find(name)), "cpu")
+
+
 def own_layers(target: Target, count: str) -> Target:
     """A draft model out of the target's own first layers, of which ``count`` says how many."""
     if target.engine not in ("hf", "native"):

@@ -17,10 +17,12 @@ def load_native(
 ) -> tuple[NativeTarget, tuple[str, ...]]:
     """The target, and remarks about weights that are used in another form than they are stored in.
 
-    ``ModelError`` for settings and tensors that do not fit each other, and for a ``HEADSTART_ISA`` that is not there.
+    ``ModelError`` for settings and tensors that do not fit each other, and for a ``HEADSTART_ISA`` or
+    ``HEADSTART_THREADS`` that makes no sense here.
     """
     try:
         _native.isa()
+        _native.num_threads()
     except ValueError as error:
         raise ModelError(str(error)) from error
     settings = native_settings(checkpoint)

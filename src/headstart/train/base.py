@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headstart.errors import ModelError, RequestError
+from headstart.errors import RequestError
 from headstart.heads.base import BaseIdentity
 from headstart.llm import LLM
 from headstart.target.base import Target
-from headstart.target.loading import Loaded, load_model
+from headstart.target.loading import Loaded, load_model, native_obstacle
 from headstart.tokenizer import Tokenizer
 
 
@@ -108,10 +108,10 @@ class Base:
 
 
 def _native(name: str, dtype: str) -> Target | None:
-    """The model on the native engine, if that can run it."""
-    try:
+    """The model on the native engine, if that can run it; a wrong setting of the engine is an error."""
+    found = native_obstacle(name)
+    if found is None:
         return load_model(name, dtype=dtype, engine="native").target
-    except ModelError as error:
-        if dtype != "auto":
-            raise RequestError(f"writer_dtype is {dtype!r}, which needs the native engine: {error}") from error
-        return None
+    if dtype != "auto":
+        raise RequestError(f"writer_dtype is {dtype!r}, which needs the native engine, and {name} cannot run there: {found}")
+    return None

@@ -16,11 +16,12 @@ Letters: n rows of all segments, D the model's width.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -187,7 +188,10 @@ class StateFiles:
         self._layout = {"dtype": dtype, "width": target.hidden_size, "engine": target.engine, "engine_dtype": target.dtype}
         self.num_documents, self._covers = self._held(documents)
         self.num_rows = sum(map(num_rows, documents[: self.num_documents]))
-        for name, size in (("hidden.bin", target.hidden_size * np.dtype(_STORED[dtype]).itemsize), ("greedy.bin", 8)):
+        sizes = {"hidden.bin": target.hidden_size * np.dtype(_STORED[dtype]).itemsize, "greedy.bin": 8}
+        if any(not _reaches(folder / name, self.num_rows * size) for name, size in sizes.items()):
+            self.num_documents, self._covers, self.num_rows = 0, "", 0  # rows that were promised are not there
+        for name, size in sizes.items():
             with (folder / name).open("ab") as file:
                 file.truncate(self.num_rows * size)
 
@@ -198,8 +202,10 @@ class StateFiles:
                 raise ValueError(f"{len(hidden)} states for a document of {num_rows(document)} rows")
         with (self.folder / "hidden.bin").open("ab") as file:
             file.writelines(_numpy(hidden, self.dtype).tobytes() for hidden, _ in states)
+            _settle(file)
         with (self.folder / "greedy.bin").open("ab") as file:
             file.writelines(greedy.cpu().numpy().astype(np.int64).tobytes() for _, greedy in states)
+            _settle(file)
         self.num_documents += len(documents)
         self.num_rows += sum(map(num_rows, documents))
         self._covers = fingerprint_of(documents, self._covers)
@@ -214,6 +220,16 @@ class StateFiles:
         except (OSError, ValueError, KeyError, TypeError):
             return 0, ""
         return (done, covers) if same else (0, "")
+
+
+def _settle(file: BinaryIO) -> None:
+    """Bring what was written to the disk, before a record says that it is there."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _reaches(path: Path, num_bytes: int) -> bool:
+    return num_bytes == 0 or (path.is_file() and path.stat().st_size >= num_bytes)
 
 
 def capture(

@@ -72,5 +72,7 @@ def _record(path: Path) -> dict[str, Any]:
         if (record["format"], record["version"]) != (FORMAT, VERSION):
             raise KeyError("format")
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise TrainingError(f"{path} is not a readable checkpoint ({error}); delete it or give resume=False") from None
+        raise TrainingError(
+            f"{path} is not a readable checkpoint ({error}); delete it, or begin anew with resume=False (--no-resume)"
+        ) from None
     return dict(record)

@@ -137,7 +137,8 @@ class _Run:
         self._require_same(about, init)
         if resume and about is None and (self.out / CONFIG_FILE).exists():
             raise RequestError(
-                f"{self.out} holds the heads of a finished run; give another folder, or resume=False to replace them"
+                f"{self.out} holds the heads of a finished run; give another folder, or replace them with resume=False "
+                "(--no-resume)"
             )
         documents = self._documents(base, data, corpus, about)
         share = require_supervised(documents, base.codec)
@@ -226,7 +227,9 @@ class _Run:
             return documents
         documents = documents[: about["documents"]]
         if fingerprint_of(documents) != about["covers"]:
-            raise TrainingError(f"{self.checkpoint} was made with other text; give the same data, or resume=False")
+            raise TrainingError(
+                f"{self.checkpoint} was made with other text; give the same data, or resume=False (--no-resume)"
+            )
         return documents
 
     def _written(self, base: Base, folder: Corpus) -> list[Document]:
@@ -327,7 +330,8 @@ class _Run:
         changed = sorted(name for name in now if about["settings"].get(name) != now[name])
         if changed:
             raise TrainingError(
-                f"{self.checkpoint} belongs to a run with other settings ({', '.join(changed)}); give the same, or resume=False"
+                f"{self.checkpoint} belongs to a run with other settings ({', '.join(changed)}); give the same, "
+                "or resume=False (--no-resume)"
             )
 
     def _record(

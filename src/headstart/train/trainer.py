@@ -65,7 +65,7 @@ class Trainer:
     def plan(self, seconds: float | None) -> None:
         """Measure the heads as they are and fix the number of steps: ``epochs`` of the text, or what fits ``seconds``."""
         began = time.monotonic()
-        self._measure()
+        measured = self._observe()
         measuring = (time.monotonic() - began) * (self.settings.evaluations + 1)
         per_epoch = len(self._batches(0))
         total = max(1, math.ceil(self.settings.epochs * per_epoch))
@@ -73,6 +73,8 @@ class Trainer:
             each = self._seconds_a_step()
             total = max(1, min(total, int((seconds - measuring) * _MARGIN / each)))
         self.progress.total_steps = total
+        self.save()  # before any heads are kept: a folder of heads without a checkpoint is a finished run
+        self._keep_if_best(measured)
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint."""
@@ -156,6 +158,10 @@ class Trainer:
         return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
 
     def _measure(self) -> None:
+        self._keep_if_best(self._observe())
+
+    def _observe(self) -> Acceptance:
+        """Acceptance on held-out text, noted on the curve."""
         progress = self.progress
         measured = self._evaluate(self.tensors)
         if not progress.before:
@@ -164,6 +170,10 @@ class Trainer:
         point = {"step": progress.step, "tokens": progress.num_tokens, "length": length, "top1": measured.by_position[0]}
         progress.curve.append(point | ({"loss": float(np.mean(progress.losses))} if progress.losses else {}))
         progress.losses = []
+        return measured
+
+    def _keep_if_best(self, measured: Acceptance) -> None:
+        progress, length = self.progress, measured.predicted_length[PREDICTED_ROWS[-1]]
         if length > progress.best_length:
             progress.best_length, progress.best_step = length, progress.step
             self._keep(self.tensors, measured, progress)
