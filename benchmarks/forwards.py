@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ruler import Ruler
 from worker import Worker
+
+from headstart import _native
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32)
 CONTEXT = 300
@@ -16,11 +17,13 @@ TIMES = 5  # forwards a repetition, of which the median counts
 TOKENS = 128
 PROMPT_TOKENS = 512
 QUESTION = "Why is the sky blue?"
+READ_BYTES = 512 << 20  # far more than any cache holds
+READS = 5
 
 Samples = dict[str, dict[Any, list[float]]]  # [engine][what][repetition], seconds
 
 
-def measured(workers: Mapping[str, Worker], ruler: Ruler, repeat: int, show: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+def measured(workers: Mapping[str, Worker], threads: int, repeat: int, show: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """The part of the record that holds ``bandwidth_gb_s``, ``peak_gflop_s`` and ``engines``, after each repetition."""
     samples: Samples = {name: defaultdict(list) for name in workers}
     bandwidths: list[float] = []
@@ -31,11 +34,17 @@ def measured(workers: Mapping[str, Worker], ruler: Ruler, repeat: int, show: Cal
         first = number % len(names)
         for name in (*names[first:], *names[:first]):
             show(name)
-            bandwidths.append(ruler.gb_s())
+            bandwidths.append(bandwidth(threads))
             _once(workers[name], samples[name], question)
             if name in ("native-bf16", "pytorch-bf16"):
                 products[name].append(workers[name].ask("product"))
         yield _part(workers, samples, bandwidths, products, number + 1)
+
+
+def bandwidth(threads: int) -> float:
+    """GB/s of all threads together, reading huge pages in ascending order: the best of a few reads."""
+    _native.set_num_threads(threads)
+    return READ_BYTES / min(_native.read_times(READ_BYTES, READS)) / 1e6
 
 
 def _part(

@@ -32,8 +32,7 @@ from typing import Any
 import chat
 import contenders
 import forwards
-from ruler import Ruler
-from worker import EngineError, Worker
+from worker import Worker
 
 from headstart.measure.record import commit, machine, versions
 from headstart.measure.report import check_writable, save_json
@@ -47,15 +46,11 @@ def main() -> None:
     unknown = [name for name in names if name not in known]
     if unknown:
         sys.exit(f"{unknown[0]} is no engine of this comparison; they are {', '.join(known)}")
-    try:
-        ruler = Ruler(wanted.threads)
-    except EngineError as error:
-        sys.exit(str(error))
     workers, missing = contenders.start([known[name] for name in names], wanted.files, wanted.peer_python, wanted.threads)
     if not workers:
         sys.exit("no engine could be started")
     record = head(wanted, workers, missing)
-    for part in forwards.measured(workers, ruler, wanted.repeat, progress(wanted.repeat * len(workers))):
+    for part in forwards.measured(workers, wanted.threads, wanted.repeat, progress(wanted.repeat * len(workers))):
         record |= part
         save_json(wanted.record, record)
     if wanted.prompts is None:
@@ -63,7 +58,6 @@ def main() -> None:
     else:
         record["chat"] = chat.measured(workers, wanted.prompts, wanted.limit, wanted.repeat_chat)
         save_json(wanted.record, record)
-    ruler.close()
     for worker in workers.values():
         worker.close()
     print(f"wrote {wanted.record}", file=sys.stderr)

@@ -15,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "arrays.h"
 #include "kernels/kernels.h"
 #include "linear.h"
 #include "pool.h"
@@ -24,13 +25,7 @@ using namespace headstart;
 
 namespace {
 
-using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using NewRows = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
-
-std::span<const std::int64_t> span(const Ids& ids) { return {ids.data(), ids.size()}; }
 
 NewRows new_rows(std::unique_ptr<float[]> values, std::size_t num_rows, std::size_t width) {
   float* data = values.get();
@@ -46,16 +41,16 @@ std::unique_ptr<std::uint8_t[], Aligned> aligned(std::size_t size) {
   return std::unique_ptr<std::uint8_t[], Aligned>(static_cast<std::uint8_t*>(::operator new[](std::max<std::size_t>(size, 1), Aligned::kAlignment)));
 }
 
-Linear pack(const Bytes& source, const std::string& source_kind, const std::string& kind, std::int64_t outputs, std::int64_t inputs,
-            const std::optional<Ids>& order) {
+Linear pack(const Array<std::uint8_t>& source, const std::string& source_kind, const std::string& kind, std::int64_t outputs, std::int64_t inputs,
+            const std::optional<Array<std::int64_t>>& order) {
   const auto from = source_kind_named(source_kind);
   const auto to = kind_named(kind);
   if (order && order->size() == 0) throw std::invalid_argument("`order` is empty");
   const nb::gil_scoped_release unlocked;
-  return Linear({source.data(), source.size()}, from, to, outputs, inputs, order ? span(*order) : std::span<const std::int64_t>());
+  return Linear(span(source), from, to, outputs, inputs, order ? span(*order) : std::span<const std::int64_t>());
 }
 
-NewRows product(const Linear& matrix, const Rows& x, const std::optional<Vector>& bias) {
+NewRows product(const Linear& matrix, const Array<float, 2>& x, const std::optional<Array<float>>& bias) {
   const auto num_rows = static_cast<std::int64_t>(x.shape(0));
   if (x.shape(1) != static_cast<std::size_t>(matrix.inputs()))
     throw std::invalid_argument("rows of " + std::to_string(x.shape(1)) + " numbers for a matrix of " + std::to_string(matrix.inputs()) +
@@ -83,14 +78,14 @@ NewRows product(const Linear& matrix, const Rows& x, const std::optional<Vector>
   return new_rows(std::move(y), x.shape(0), static_cast<std::size_t>(matrix.outputs()));
 }
 
-NewRows read_rows(const Linear& matrix, const Ids& ids) {
+NewRows read_rows(const Linear& matrix, const Array<std::int64_t>& ids) {
   const auto width = static_cast<std::size_t>(matrix.inputs());
   auto values = std::make_unique_for_overwrite<float[]>(ids.size() * width);
   for (std::size_t i = 0; i < ids.size(); ++i) matrix.row(ids.data()[i], values.get() + i * width);
   return new_rows(std::move(values), ids.size(), width);
 }
 
-Linear select_rows(const Linear& matrix, const Ids& ids) {
+Linear select_rows(const Linear& matrix, const Array<std::int64_t>& ids) {
   const nb::gil_scoped_release unlocked;
   return matrix.select(span(ids));
 }
@@ -115,8 +110,8 @@ void bind_matrix(nb::module_& module) {
 
   nb::class_<Linear>(module, "Matrix", "A weight matrix [outputs, inputs], packed for the kernels of the instruction set in use.")
       .def("__init__",
-           [](Linear* self, const Bytes& source, const std::string& source_kind, const std::string& kind, std::int64_t outputs,
-              std::int64_t inputs, const std::optional<Ids>& order) {
+           [](Linear* self, const Array<std::uint8_t>& source, const std::string& source_kind, const std::string& kind, std::int64_t outputs,
+              std::int64_t inputs, const std::optional<Array<std::int64_t>>& order) {
              new (self) Linear(pack(source, source_kind, kind, outputs, inputs, order));
            },
            nb::arg("source").noconvert(), nb::arg("source_kind"), nb::arg("kind"), nb::arg("outputs"), nb::arg("inputs"),

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrays.h"
 #include "linear.h"
 #include "model.h"
 
@@ -19,15 +20,7 @@ using namespace headstart;
 
 namespace {
 
-using Int64s = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Int32s = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<nb::numpy, const float, nb::ndim<2>>;
-
-template <class Element>
-std::span<const Element> span(const nb::ndarray<const Element, nb::ndim<1>, nb::c_contig, nb::device::cpu>& array) {
-  return {array.data(), array.size()};
-}
 
 // A dictionary whose entries are taken one by one; what nobody takes is refused by name.
 class Entries {
@@ -104,7 +97,7 @@ std::shared_ptr<const Linear> matrix(Entries& tensors, const std::string& name) 
 }
 
 std::vector<float> vector(Entries& tensors, const std::string& name) {
-  const auto values = tensors.take<Floats>(name);
+  const auto values = tensors.take<Array<float>>(name);
   return {values.data(), values.data() + values.size()};
 }
 
@@ -145,8 +138,8 @@ ModelWeights read_weights(const nb::dict& dict, const ModelSettings& settings) {
   return weights;
 }
 
-std::shared_ptr<Result> forward(Model& model, const Int64s& slots, const Int64s& row_starts, const Int32s& tokens,
-                                const Int32s& parents, const Int64s& first_scored) {
+std::shared_ptr<Result> forward(Model& model, const Array<std::int64_t>& slots, const Array<std::int64_t>& row_starts, const Array<std::int32_t>& tokens,
+                                const Array<std::int32_t>& parents, const Array<std::int64_t>& first_scored) {
   const nb::gil_scoped_release unlocked;
   return model.forward({span(slots), span(row_starts), span(tokens), span(parents), span(first_scored)});
 }
@@ -194,7 +187,7 @@ void bind_model(nb::module_& module) {
       .def("fork", &Model::fork, Unlocked(), nb::arg("slot"), "A new slot with the same committed rows.")
       .def("length", &Model::length, Unlocked(), nb::arg("slot"), "Committed rows of a slot.")
       .def("keep",
-           [](Model& self, std::int64_t slot, const Int64s& path) {
+           [](Model& self, std::int64_t slot, const Array<std::int64_t>& path) {
              const nb::gil_scoped_release unlocked;
              self.keep(slot, span(path));
            },

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "arrays.h"
 #include "kernels/kernels.h"
 #include "vocabulary.h"
 
@@ -17,9 +18,6 @@ namespace {
 
 using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
 using LogitsRow = nb::ndarray<const float, nb::ndim<1>, nb::device::cpu>;
-using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using IdRows = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Values = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void require(bool valid, const char* message) {
   if (!valid) throw nb::value_error(message);
@@ -44,12 +42,10 @@ std::int64_t usable(std::int64_t id) {
   return id;
 }
 
-std::span<const std::int64_t> span_of(const Ids& ids) { return {ids.data(), ids.shape(0)}; }
-
 // Chosen rows of an array of logits.
 class Rows {
  public:
-  Rows(const Logits& logits, const Ids& rows) : logits_(logits), rows_(span_of(rows)) {
+  Rows(const Logits& logits, const Array<std::int64_t>& rows) : logits_(logits), rows_(span(rows)) {
     require(logits.shape(1) > 0, "logits have no columns");
     require(logits.stride(1) == 1 || logits.shape(1) == 1, "the values of a row of logits must lie next to each other");
     for (const std::int64_t row : rows_)
@@ -101,7 +97,7 @@ void each_row(std::size_t count, Function function) {
   if (!all_usable) raise("unusable_logits");
 }
 
-nb::object argmax_rows(const Logits& logits, const Ids& rows) {
+nb::object argmax_rows(const Logits& logits, const Array<std::int64_t>& rows) {
   const Rows chosen(logits, rows);
   std::vector<std::int64_t> ids(chosen.size());
   each_row(chosen.size(), [&](std::size_t i) { return (ids[i] = argmax(chosen[i])) != kUnusable; });
@@ -113,19 +109,13 @@ std::size_t width(std::int64_t k, const Rows& rows) {
   return std::min(static_cast<std::size_t>(k), rows.num_columns());
 }
 
-nb::object top_k_rows(const Logits& logits, const Ids& rows, std::int64_t k) {
+// Ids [n, min(k, V)] of the largest logits, and what `find` says of them.
+template <class Value, bool (*find)(std::span<const float>, std::span<std::int64_t>, std::span<Value>)>
+nb::object largest_of_rows(const Logits& logits, const Array<std::int64_t>& rows, std::int64_t k) {
   const Rows chosen(logits, rows);
   Table<std::int64_t> ids(chosen.size(), width(k, chosen));
-  Table<float> values(chosen.size(), width(k, chosen));
-  each_row(chosen.size(), [&](std::size_t i) { return top_k(chosen[i], ids[i], values[i]); });
-  return nb::make_tuple(std::move(ids).release(), std::move(values).release());
-}
-
-nb::object top_probabilities_rows(const Logits& logits, const Ids& rows, std::int64_t k) {
-  const Rows chosen(logits, rows);
-  Table<std::int64_t> ids(chosen.size(), width(k, chosen));
-  Table<double> values(chosen.size(), width(k, chosen));
-  each_row(chosen.size(), [&](std::size_t i) { return top_probabilities(chosen[i], ids[i], values[i]); });
+  Table<Value> values(chosen.size(), width(k, chosen));
+  each_row(chosen.size(), [&](std::size_t i) { return find(chosen[i], ids[i], values[i]); });
   return nb::make_tuple(std::move(ids).release(), std::move(values).release());
 }
 
@@ -133,7 +123,7 @@ void check_ids(std::span<const std::int64_t> ids, std::size_t num_columns) {
   for (const std::int64_t id : ids) check_index(id, num_columns, "token");
 }
 
-nb::object log_softmax_rows(const Logits& logits, const Ids& rows, const IdRows& ids) {
+nb::object log_softmax_rows(const Logits& logits, const Array<std::int64_t>& rows, const Array<std::int64_t, 2>& ids) {
   const Rows chosen(logits, rows);
   require(ids.shape(0) == chosen.size(), "ids must have one row for each of the rows");
   const std::size_t width = ids.shape(1);
@@ -143,7 +133,7 @@ nb::object log_softmax_rows(const Logits& logits, const Ids& rows, const IdRows&
   return std::move(values).release();
 }
 
-std::int64_t pick_row(const LogitsRow& logits, const Ids& ids, const Values& values, double temperature, std::int64_t k,
+std::int64_t pick_row(const LogitsRow& logits, const Array<std::int64_t>& ids, const Array<double>& values, double temperature, std::int64_t k,
                       double top_p, double log_min_p, std::uint64_t key) {
   require(logits.shape(0) > 0, "logits have no columns");
   require(logits.stride(0) == 1 || logits.shape(0) == 1, "the values of a row of logits must lie next to each other");
@@ -152,7 +142,7 @@ std::int64_t pick_row(const LogitsRow& logits, const Ids& ids, const Values& val
   require(k >= 0, "top_k must be 0 or more");
   require(top_p > 0 && top_p <= 1, "top_p must be above 0 and at most 1");
   require(log_min_p <= 0, "log_min_p must be at most 0");
-  const PickPlan plan{span_of(ids), {values.data(), values.shape(0)}, temperature, k, top_p, log_min_p, key};
+  const PickPlan plan{span(ids), span(values), temperature, k, top_p, log_min_p, key};
   check_ids(plan.ids, logits.shape(0));
   for (std::size_t i = 0; i < plan.ids.size(); ++i) {
     require(i == 0 || plan.ids[i - 1] < plan.ids[i], "ids must ascend");
@@ -167,13 +157,13 @@ std::int64_t pick_row(const LogitsRow& logits, const Ids& ids, const Values& val
   return usable(id);
 }
 
-nb::object elementwise(const Values& x, void (*function)(const double*, std::int64_t, double*)) {
+nb::object elementwise(const Array<double>& x, void (*function)(const double*, std::int64_t, double*)) {
   std::vector<double> values(x.shape(0));
   function(x.data(), std::ssize(values), values.data());
   return as_vector(std::move(values));
 }
 
-nb::object gumbel(std::uint64_t key, const Ids& ids) {
+nb::object gumbel(std::uint64_t key, const Array<std::int64_t>& ids) {
   std::vector<double> noise(ids.shape(0));
   kernels().vocabulary.gumbel(key, ids.data(), std::ssize(noise), noise.data());
   return as_vector(std::move(noise));
@@ -185,16 +175,16 @@ void bind_vocabulary(nb::module_& module) {
   using namespace nb::literals;
   module.def("argmax", &argmax_rows, nb::arg("logits").noconvert(), "rows"_a,
              "Ids [n] of the largest of logits [S, V] in each of rows [n], ties to the lowest id.");
-  module.def("top_k", &top_k_rows, nb::arg("logits").noconvert(), "rows"_a, "k"_a,
+  module.def("top_k", &largest_of_rows<float, top_k>, nb::arg("logits").noconvert(), "rows"_a, "k"_a,
              "Ids and values [n, min(k, V)] of the largest logits, largest first, ties to the lowest id.");
-  module.def("top_probabilities", &top_probabilities_rows, nb::arg("logits").noconvert(), "rows"_a, "k"_a,
+  module.def("top_probabilities", &largest_of_rows<double, top_probabilities>, nb::arg("logits").noconvert(), "rows"_a, "k"_a,
              "Like top_k, with softmax probabilities (float64) for values.");
   module.def("log_softmax", &log_softmax_rows, nb::arg("logits").noconvert(), "rows"_a, "ids"_a,
              "Log-probabilities [n, k] of ids [n, k]: headstart.sampling.log_softmax to the last bit.");
   module.def("pick", &pick_row, nb::arg("logits").noconvert(), "ids"_a, "values"_a, "temperature"_a, "top_k"_a, "top_p"_a,
              "log_min_p"_a, "key"_a, "The plain sampler's token from raw logits [V] and a headstart.sampling.Plan.");
-  module.def("log", [](const Values& x) { return elementwise(x, kernels().vocabulary.log); }, "x"_a, "headstart.arithmetic.log.");
-  module.def("exp", [](const Values& x) { return elementwise(x, kernels().vocabulary.exp); }, "x"_a, "headstart.arithmetic.exp.");
-  module.def("total", [](const Values& x) { return total({x.data(), x.shape(0)}); }, "x"_a, "headstart.arithmetic.total.");
+  module.def("log", [](const Array<double>& x) { return elementwise(x, kernels().vocabulary.log); }, "x"_a, "headstart.arithmetic.log.");
+  module.def("exp", [](const Array<double>& x) { return elementwise(x, kernels().vocabulary.exp); }, "x"_a, "headstart.arithmetic.exp.");
+  module.def("total", [](const Array<double>& x) { return total(span(x)); }, "x"_a, "headstart.arithmetic.total.");
   module.def("gumbel", &gumbel, "key"_a, "ids"_a, "headstart.sampling.gumbel of a noise key.");
 }

@@ -16,9 +16,10 @@ from headstart.heads.base import Acceptance, BaseIdentity, HeadsCard
 from headstart.heads.medusa import MedusaConfig, MedusaHeads
 from headstart.proposers.base import Observation, Proposer
 from headstart.proposers.base import Sequence as InFlight
-from headstart.proposers.draft_model import DraftModelProposer, check_vocabularies
+from headstart.proposers.draft_model import DraftModelProposer
 from headstart.proposers.medusa import MedusaProposer
 from headstart.proposers.ngram import NgramProposer
+from headstart.proposers.vocabulary import check_vocabularies
 from headstart.sampling import Sampler, Sampling, gumbel, log_softmax
 from headstart.target.base import Feed
 from headstart.tree import Tree

@@ -3,7 +3,7 @@
 Arrays are contiguous. A size or index that does not fit is a ValueError or an IndexError.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
@@ -153,6 +153,3 @@ def gumbel(key: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def read_times(num_bytes: int, repeats: int) -> list[float]:
     """Milliseconds that all threads together take to read so many bytes from huge pages, for each repeat."""
-
-def product_times(matrices: Sequence[Matrix], num_rows: int, repeats: int) -> list[float]:
-    """Milliseconds that one pass of prepared rows over all matrices takes, for each repeat."""

@@ -83,7 +83,8 @@ def _medusa(target: Target, heads: str | None, growth: str, allow_other_base: bo
 
 
 def _draft_model(target: Target, tokenizer: Tokenizer, draft: str | None, dtype: str | None) -> Guesser:
-    from headstart.proposers.draft_model import DraftModelProposer, check_vocabularies
+    from headstart.proposers.draft_model import DraftModelProposer
+    from headstart.proposers.vocabulary import check_vocabularies
     from headstart.target.loading import load_model, own_layers
 
     if draft is None:

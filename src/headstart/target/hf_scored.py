@@ -10,11 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.accept import Row
-from headstart.errors import ModelError
-from headstart.sampling import Sampler, log_softmax
+from headstart.sampling import Sampler, log_softmax, unusable_logits
 from headstart.target.base import ChosenLogprob
-
-NOT_FINITE = "the model's logits hold NaN or infinity; try another dtype (float32) or check the weights"
 
 
 class HfScored:
@@ -50,7 +47,7 @@ class HfScored:
         x = self._logits.index_select(0, self._index([self._places[row] for row in rows])).float()
         values, ids = x.topk(min(k, x.shape[-1]), dim=-1)
         if not values[:, 0].isfinite().all():
-            raise ModelError(NOT_FINITE)
+            raise unusable_logits()
         host = (values - x.logsumexp(dim=-1, keepdim=True)).cpu().numpy().astype(np.float64)
         tokens = ids.cpu().numpy()
         order = np.lexsort((tokens, -host))  # topk leaves the order of ties open
@@ -73,7 +70,7 @@ class HfScored:
         lowest = lowest.masked_fill(~best[:, 0].isfinite(), -1)
         found = dict(zip(wanted, lowest.tolist(), strict=True))
         if any(found[place] < 0 for place in places if place in found):
-            raise ModelError(NOT_FINITE)
+            raise unusable_logits()
         self._argmax |= found
 
     def _host(self, places: Sequence[int]) -> NDArray[np.float32]:

@@ -186,12 +186,10 @@ class StateFiles:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.dtype = folder, dtype
         self._layout = {"dtype": dtype, "width": target.hidden_size, "engine": target.engine, "engine_dtype": target.dtype}
+        self._row_bytes = {"hidden.bin": target.hidden_size * np.dtype(_STORED[dtype]).itemsize, "greedy.bin": 8}
         self.num_documents, self._covers = self._held(documents)
         self.num_rows = sum(map(num_rows, documents[: self.num_documents]))
-        sizes = {"hidden.bin": target.hidden_size * np.dtype(_STORED[dtype]).itemsize, "greedy.bin": 8}
-        if any(not _reaches(folder / name, self.num_rows * size) for name, size in sizes.items()):
-            self.num_documents, self._covers, self.num_rows = 0, "", 0  # rows that were promised are not there
-        for name, size in sizes.items():
+        for name, size in self._row_bytes.items():
             with (folder / name).open("ab") as file:
                 file.truncate(self.num_rows * size)
 
@@ -217,6 +215,8 @@ class StateFiles:
             done, covers = int(record["documents"]), record["covers"]
             same = all(record[name] == value for name, value in self._layout.items())
             same = same and done <= len(documents) and covers == fingerprint_of(documents[:done])
+            rows = sum(map(num_rows, documents[:done]))
+            same = same and all((self.folder / name).stat().st_size >= rows * size for name, size in self._row_bytes.items())
         except (OSError, ValueError, KeyError, TypeError):
             return 0, ""
         return (done, covers) if same else (0, "")
@@ -226,10 +226,6 @@ def _settle(file: BinaryIO) -> None:
     """Bring what was written to the disk, before a record says that it is there."""
     file.flush()
     os.fsync(file.fileno())
-
-
-def _reaches(path: Path, num_bytes: int) -> bool:
-    return num_bytes == 0 or (path.is_file() and path.stat().st_size >= num_bytes)
 
 
 def capture(
