@@ -247,6 +247,8 @@ def test_a_template_that_does_not_compile_is_a_model_error() -> None:
     [
         ([], "non-empty"),
         ("hello", "non-empty"),
+        (5, "non-empty"),
+        (USER[0], "non-empty"),
         (["hello"], "Message 0 must be an object"),
         ([{"content": "x"}], "Message 0 has no role"),
         ([*USER, {"role": "user"}], r"Message 1 \(user\) has no content"),

@@ -76,7 +76,7 @@ class ChatTemplate:
 
 def check_messages(messages: Sequence[Message]) -> None:
     """Refuse what no template can render: no messages, or one without a role or content."""
-    if isinstance(messages, (str, Mapping)) or not messages:
+    if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
         raise RequestError("messages must be a non-empty list of {role, content}")
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
