@@ -19,6 +19,7 @@
 #include "kernels/kernels.h"
 #include "linear.h"
 #include "pool.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace headstart;
@@ -46,7 +47,7 @@ Linear pack(const Array<std::uint8_t>& source, const std::string& source_kind, c
   const auto from = source_kind_named(source_kind);
   const auto to = kind_named(kind);
   if (order && order->size() == 0) throw std::invalid_argument("`order` is empty");
-  const nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return Linear(span(source), from, to, outputs, inputs, order ? span(*order) : std::span<const std::int64_t>());
 }
 
@@ -60,7 +61,7 @@ NewRows product(const Linear& matrix, const Array<float, 2>& x, const std::optio
                                 " outputs");
   auto y = std::make_unique_for_overwrite<float[]>(x.shape(0) * static_cast<std::size_t>(matrix.outputs()));
   {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     const std::size_t stride = matrix.prepared_bytes();
     const auto prepared = aligned(x.shape(0) * stride);
     Pool& pool = Pool::instance();
@@ -86,7 +87,7 @@ NewRows read_rows(const Linear& matrix, const Array<std::int64_t>& ids) {
 }
 
 Linear select_rows(const Linear& matrix, const Array<std::int64_t>& ids) {
-  const nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return matrix.select(span(ids));
 }
 

@@ -13,6 +13,7 @@
 
 #include "memory.h"
 #include "pool.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace headstart;
@@ -39,7 +40,7 @@ std::vector<double> read_times(std::int64_t num_bytes, int repeats) {
   constexpr std::ptrdiff_t kChunk = 1 << 20;
   if (num_bytes < kChunk || num_bytes > (std::int64_t{1} << 40) || repeats < 1)
     throw std::invalid_argument("reading needs at least 1 MiB, at most 1 TiB, and one repeat");
-  const nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   const auto memory = allocate_in_huge_pages(static_cast<std::size_t>(num_bytes));
   std::fill_n(memory.get(), num_bytes, std::uint8_t{1});
   std::vector<double> times;

@@ -14,6 +14,7 @@
 #include "arrays.h"
 #include "linear.h"
 #include "model.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace headstart;
@@ -140,7 +141,7 @@ ModelWeights read_weights(const nb::dict& dict, const ModelSettings& settings) {
 
 std::shared_ptr<Result> forward(Model& model, const Array<std::int64_t>& slots, const Array<std::int64_t>& row_starts, const Array<std::int32_t>& tokens,
                                 const Array<std::int32_t>& parents, const Array<std::int64_t>& first_scored) {
-  const nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return model.forward({span(slots), span(row_starts), span(tokens), span(parents), span(first_scored)});
 }
 
@@ -162,7 +163,7 @@ nb::dict profile(Model& model) {
 }  // namespace
 
 void bind_model(nb::module_& module) {
-  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+  using WithoutLock = nb::call_guard<Unlocked>;
   nb::class_<Result>(module, "Result", "Logits and hidden states of a forward's scored rows, in order of entries and rows.")
       .def_ro("num_rows", &Result::num_rows)
       .def_prop_ro("logits", [](nb::handle_t<Result> self) {
@@ -182,21 +183,21 @@ void bind_model(nb::module_& module) {
              new (self) Model(read, read_weights(tensors, read));
            },
            nb::arg("settings"), nb::arg("tensors"))
-      .def("open", &Model::open, Unlocked(), "A slot with an empty cache.")
-      .def("close", &Model::close, Unlocked(), nb::arg("slot"), "Free a slot.")
-      .def("fork", &Model::fork, Unlocked(), nb::arg("slot"), "A new slot with the same committed rows.")
-      .def("length", &Model::length, Unlocked(), nb::arg("slot"), "Committed rows of a slot.")
+      .def("open", &Model::open, WithoutLock(), "A slot with an empty cache.")
+      .def("close", &Model::close, WithoutLock(), nb::arg("slot"), "Free a slot.")
+      .def("fork", &Model::fork, WithoutLock(), nb::arg("slot"), "A new slot with the same committed rows.")
+      .def("length", &Model::length, WithoutLock(), nb::arg("slot"), "Committed rows of a slot.")
       .def("keep",
            [](Model& self, std::int64_t slot, const Array<std::int64_t>& path) {
-             const nb::gil_scoped_release unlocked;
+             const Unlocked unlocked;
              self.keep(slot, span(path));
            },
            nb::arg("slot"), nb::arg("path"), "Commit a path of the slot's last forward, from row 0 on; forget its other rows.")
-      .def("cache_bytes", &Model::cache_bytes, Unlocked(), "Bytes that the caches of all open slots hold.")
+      .def("cache_bytes", &Model::cache_bytes, WithoutLock(), "Bytes that the caches of all open slots hold.")
       .def("forward", &forward, nb::arg("slots"), nb::arg("row_starts"), nb::arg("tokens"), nb::arg("parents"),
            nb::arg("first_scored"),
            "Compute trees of rows, one a slot: slots [n], row_starts [n + 1], tokens and parents [R], first_scored [n].")
-      .def("enable_profile", &Model::enable_profile, Unlocked(), nb::arg("on"),
+      .def("enable_profile", &Model::enable_profile, WithoutLock(), nb::arg("on"),
            "Start (or stop) counting where forwards spend time.")
       .def("profile", &profile, "Seconds since then in linear layers, attention and everything else, as one worker saw them.");
 }

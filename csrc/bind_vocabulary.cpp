@@ -9,6 +9,7 @@
 
 #include "arrays.h"
 #include "kernels/kernels.h"
+#include "unlocked.h"
 #include "vocabulary.h"
 
 namespace nb = nanobind;
@@ -91,7 +92,7 @@ template <class Function>
 void each_row(std::size_t count, Function function) {
   bool all_usable = true;
   {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     for (std::size_t row = 0; row < count && all_usable; ++row) all_usable = function(row);
   }
   if (!all_usable) raise("unusable_logits");
@@ -151,7 +152,7 @@ std::int64_t pick_row(const LogitsRow& logits, const Array<std::int64_t>& ids, c
   }
   std::int64_t id;
   {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     id = pick({logits.data(), logits.shape(0)}, plan);
   }
   return usable(id);

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <new>
 
+#include "fork.h"
+
 namespace headstart {
 
 namespace {
@@ -47,13 +49,15 @@ class Mapping {
   std::uint8_t* begin_;
 };
 
+// Never destroyed, as the memory itself: threads may still be at work when the process exits.
+ForkMutex& lock = *new ForkMutex;
+std::weak_ptr<Mapping>& current = *new std::weak_ptr<Mapping>;
+
 }  // namespace
 
 std::shared_ptr<std::uint8_t[]> allocate_in_huge_pages(std::size_t num_bytes) {
   if (num_bytes > std::numeric_limits<std::ptrdiff_t>::max() / 2) throw std::bad_alloc();
   const std::size_t size = std::max(round_up(num_bytes, kAlignment), kAlignment);
-  static std::mutex& lock = *new std::mutex;
-  static std::weak_ptr<Mapping>& current = *new std::weak_ptr<Mapping>;
   const std::lock_guard guard(lock);
   std::shared_ptr<Mapping> mapping = current.lock();
   std::uint8_t* memory = mapping ? mapping->take(size) : nullptr;

@@ -15,6 +15,7 @@
 
 #include "cache.h"
 #include "forest.h"
+#include "fork.h"
 #include "layer.h"
 #include "profile.h"
 #include "result.h"
@@ -22,7 +23,7 @@
 
 namespace headstart {
 
-// Every method may be called from several threads; they take turns. Misuse throws std::invalid_argument and changes nothing.
+// Every method may be called from several threads; they take turns, and a fork waits for its own. Misuse throws std::invalid_argument and changes nothing.
 class Model {
  public:
   Model(ModelSettings settings, ModelWeights weights);
@@ -56,7 +57,7 @@ class Model {
   Slot& find(std::int64_t slot);
   CacheShape shape() const;
 
-  std::mutex lock_;
+  ForkMutex lock_;
   const ModelSettings settings_;
   const ModelWeights weights_;
   Stack stack_;

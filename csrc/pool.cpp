@@ -5,9 +5,9 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
-#include <pthread.h>
 #if defined(__linux__)
 #include <sched.h>
 #endif
@@ -68,25 +68,23 @@ int default_num_threads() {
 // Never destroyed: at exit a Python thread may still be inside a forward, and joining it could wait for ever. The process ends with
 // its threads asleep.
 std::atomic<Pool*> the_pool = nullptr;
-std::mutex creation;
 
 }  // namespace
 
+ThreadsRefused::ThreadsRefused(int given, int wanted, const std::string& reason)
+    : std::runtime_error("the system refuses thread " + std::to_string(given + 1) + " of " + std::to_string(wanted) + " of the native engine (" +
+                         reason + "); set HEADSTART_THREADS to " + std::to_string(given) + " or less, or allow more threads") {}
+
 Pool& Pool::instance() {
-  if (Pool* pool = the_pool.load(std::memory_order_acquire)) return *pool;
-  const std::lock_guard lock(creation);
-  if (Pool* pool = the_pool.load(std::memory_order_acquire)) return *pool;
-  static const int registered = pthread_atfork([] { creation.lock(); }, [] { creation.unlock(); },
-                                               [] {
-                                                 // A child has only the thread that forked; its pool starts anew, with the same size.
-                                                 if (const Pool* old = the_pool.load())
-                                                   the_pool.store(new Pool(old->num_threads()));
-                                                 creation.unlock();
-                                               });
-  static_cast<void>(registered);
-  Pool* pool = new Pool(default_num_threads());
-  the_pool.store(pool, std::memory_order_release);
-  return *pool;
+  Pool* pool = the_pool.load(std::memory_order_acquire);
+  if (pool) return *pool;
+  auto made = std::unique_ptr<Pool>(new Pool(default_num_threads()));  // it has no threads yet
+  if (!the_pool.compare_exchange_strong(pool, made.get(), std::memory_order_acq_rel)) return *pool;
+  return *made.release();
+}
+
+void Pool::renew() {
+  if (const Pool* old = the_pool.load()) the_pool.store(new Pool(old->num_threads()));
 }
 
 void Pool::set_num_threads(int count) {
@@ -109,7 +107,14 @@ void Pool::resize(int count) {
   num_workers_ = 1;
   slots_ = std::vector<Slot>(static_cast<std::size_t>(count));
   const std::uint64_t seen = runs_.load(std::memory_order_relaxed);
-  for (; num_workers_ < count; ++num_workers_) threads_.emplace_back(&Pool::work, this, num_workers_, seen);
+  threads_.reserve(static_cast<std::size_t>(count));
+  for (; num_workers_ < count; ++num_workers_) {
+    try {
+      threads_.emplace_back(&Pool::work, this, num_workers_, seen);
+    } catch (const std::system_error& error) {
+      throw ThreadsRefused(num_workers_, count, error.code().message());
+    }
+  }
 }
 
 void Pool::run(const std::function<void(int)>& part) {

@@ -19,16 +19,26 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace headstart {
 
+// The system gave `given` threads of the `wanted` ones, the caller's included.
+class ThreadsRefused : public std::runtime_error {
+ public:
+  ThreadsRefused(int given, int wanted, const std::string& reason);
+};
+
 class Pool {
  public:
   // The process's pool. Its size: HEADSTART_THREADS, else the cores that the process may use. std::invalid_argument where
-  // HEADSTART_THREADS is no number from 1 to kMostThreads. A forked child has a pool of its own.
+  // HEADSTART_THREADS is no number from 1 to kMostThreads.
   static Pool& instance();
+  // A child has only the thread that forked; its pool starts anew, with the same size.
+  static void renew();
 
   static constexpr int kMostThreads = 1024;
 
@@ -38,7 +48,7 @@ class Pool {
 
   // Worker 0, which is the caller, and whoever of the others (1 .. num_threads - 1) comes in time run `part` once each; returns when
   // all of them have. All work of a part has to go through `share`. Not reentrant: a second caller waits. What a part throws reaches
-  // the caller once all workers have left.
+  // the caller once all workers have left. ThreadsRefused: nothing was run; the next call tries again.
   void run(const std::function<void(int worker)>& part);
 
   // Inside run, called by all workers alike: `part(begin, end)` over chunks that cover 0 .. count; returns when all are done.

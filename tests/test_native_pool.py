@@ -1,14 +1,24 @@
 """Threads and instruction sets of the native engine: how they are chosen, and what forks, threads and exits do to them."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from headstart import _native as native
+
+
+MODEL = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from native_models import Sizes, chain, forward, keep, make_model
+model = make_model(Sizes(num_layers=4, hidden_size=256, inner_size=512, windows=(0,) * 4, rotary=(True,) * 4))
+"""
 
 
 def in_new_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -73,6 +83,77 @@ print(same, os.waitpid(pid, 0)[1])
 """
     result = in_new_process(code)
     assert result.stdout.split() == ["True", "0"], result.stderr
+
+
+def test_a_child_of_a_fork_during_another_threads_forward_computes_the_same() -> None:
+    code = """
+import os, signal, threading
+import numpy as np
+slot, busy = model.open(), model.open()
+expected = forward(model, chain(slot, range(9))).logits.copy()
+keep(model, slot, ())
+
+def work():
+    while True:
+        forward(model, chain(busy, range(40), 39))
+        keep(model, busy, ())
+
+threading.Thread(target=work, daemon=True).start()
+for _ in range(20):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)  # or a lock that nobody unlocks would keep the child for ever
+        os._exit(0 if np.array_equal(forward(model, chain(slot, range(9))).logits, expected) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+os._exit(0)
+"""
+    result = in_new_process(MODEL + code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_pool_whose_threads_are_refused_is_one_clear_error_and_works_when_made_smaller() -> None:
+    code = """
+import resource
+from headstart.errors import ModelError
+slot = model.open()
+pages = int(open('/proc/self/statm').read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (64 << 20),) * 2)  # no room for many stacks
+n.set_num_threads(1000)
+try:
+    forward(model, chain(slot, range(9)))
+except ModelError as error:
+    print(error)
+n.set_num_threads(1)
+print(len(forward(model, chain(slot, range(9))).logits))
+"""
+    result = in_new_process(MODEL + code)
+    assert result.returncode == 0, result.stderr
+    message, rows = result.stdout.splitlines()
+    expected = r"the system refuses thread (\d+) of 1000 of the native engine \(.+\); set HEADSTART_THREADS to (\d+) or less, .*"
+    found = re.fullmatch(expected, message)
+    assert found and int(found[1]) == int(found[2]) + 1, message
+    assert rows == "9"
+
+
+def test_the_interpreter_leaves_while_a_daemon_thread_is_inside_a_forward() -> None:
+    code = """
+import threading, time
+slot = model.open()
+
+def work():
+    while True:
+        forward(model, chain(slot, [1] * 400, 399))
+        keep(model, slot, ())
+
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+    slot = model.open()
+time.sleep(0.2)
+print('done')
+"""
+    for _ in range(5):
+        result = in_new_process(MODEL + code)
+        assert (result.returncode, result.stdout.strip()) == (0, "done"), result.stderr
 
 
 def test_python_threads_take_turns() -> None:
