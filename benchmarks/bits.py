@@ -33,7 +33,7 @@ from watched import Trace, WatchedTarget, digest
 
 import headstart as hs
 from headstart import _native, decode
-from headstart.measure.lossless import first_difference
+from headstart.lossless import first_difference
 from headstart.measure.prompts import Prompt, PromptSet, prompt_set, spread
 from headstart.measure.record import commit, machine, versions
 from headstart.measure.report import check_writable, save_json

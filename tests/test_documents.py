@@ -24,7 +24,7 @@ from chat_model import TEMPLATE, chat_tokenizer, tiny_base, tiny_loaded
 from headstart.cli.app import VERBS, make_app
 from headstart.llm import LLM
 from headstart.measure import measure
-from headstart.measure.lossless import Difference
+from headstart.lossless import Difference
 from headstart.proposers.choose import Guesser
 from headstart.target import loading
 from headstart.train import train

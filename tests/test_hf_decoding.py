@@ -1,6 +1,6 @@
 """The loop on the PyTorch engine: whatever guesses, in whatever dtype and company, the text is that of plain decoding.
 
-PyTorch may round a pass over many rows differently from a pass over one, so a difference is judged by ``measure.lossless``:
+PyTorch may round a pass over many rows differently from a pass over one, so a difference is judged by ``lossless.py``:
 only a tie within the measured rounding is forgiven.
 """
 
@@ -20,7 +20,7 @@ from chat_model import tiny_loaded
 from headstart.decode import Decoder, Generation
 from headstart.heads.base import Acceptance, BaseIdentity, HeadsCard, load_heads
 from headstart.heads.medusa import MedusaConfig, MedusaHeads
-from headstart.measure.lossless import compare
+from headstart.lossless import compare
 from headstart.proposers.base import Proposer
 from headstart.proposers.draft_model import DraftModelProposer
 from headstart.proposers.medusa import MedusaProposer

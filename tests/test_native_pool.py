@@ -12,7 +12,6 @@ import pytest
 
 from headstart import _native as native
 
-
 MODEL = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -129,7 +128,7 @@ print(len(forward(model, chain(slot, range(9))).logits))
     result = in_new_process(MODEL + code)
     assert result.returncode == 0, result.stderr
     message, rows = result.stdout.splitlines()
-    expected = r"the system refuses thread (\d+) of 1000 of the native engine \(.+\); set HEADSTART_THREADS to (\d+) or less, .*"
+    expected = r"the system refuses thread (\d+) of 1000 of the native engine .+; set HEADSTART_THREADS to (\d+) or less, .*"
     found = re.fullmatch(expected, message)
     assert found and int(found[1]) == int(found[2]) + 1, message
     assert rows == "9"

@@ -9,7 +9,7 @@ import pytest
 
 import headstart as hs
 from headstart.heads.base import find_heads, load_heads
-from headstart.measure.lossless import compare
+from headstart.lossless import compare
 from headstart.target.base import Feed
 from headstart.target.hf_reference import ReferenceDecoder
 from headstart.tree import Tree

@@ -98,6 +98,19 @@ def compare(
     return Difference(name, index, plain[index], other[index], gap, measured)
 
 
+def leading_gap(target: Target, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling, seed: int) -> float | None:
+    """How far plain's best score behind ``answer`` is above its second best, noise included; None if only one token is left."""
+    sampler = Sampler(sampling, vocab_size=target.vocab_size, prompt=prompt, end_tokens=target.end_tokens, seed=seed)
+    sampler.commit(answer)
+    ids, scores = sampler.candidates(_row_by_row(target, prompt, answer))
+    if sampling.temperature > 0:
+        scores = scores + gumbel(seed, len(prompt) + len(answer), ids)
+    if ids.size < 2:
+        return None
+    second, best = np.partition(scores, -2)[-2:]
+    return float(best - second)
+
+
 def _at(tokens: Sequence[int], index: int) -> int | None:
     return tokens[index] if index < len(tokens) else None
 

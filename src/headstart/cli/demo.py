@@ -13,7 +13,7 @@ from headstart.sampling import Sampling
 
 if TYPE_CHECKING:
     from headstart.llm import LLM
-    from headstart.measure.lossless import Difference
+    from headstart.lossless import Difference
 
 PROMPTS = {
     "chat": "Why do leaves change their colour in autumn? Explain it to a curious child.",
@@ -106,7 +106,7 @@ def demo(
 
 def _decode(kind: str, prompt: str, plain: LLM, llm: LLM, sampling: Sampling, *, quiet: bool) -> Outcome:
     from headstart.cli.terminal import StepWriter, Tally, heading, remark, say, working
-    from headstart.measure.lossless import compare
+    from headstart.lossless import compare
 
     if not quiet:
         heading(f"== {kind}")

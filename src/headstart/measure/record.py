@@ -19,7 +19,7 @@ from typing import Any
 
 from headstart.decode import Timings
 from headstart.llm import LLM
-from headstart.measure.lossless import Difference
+from headstart.lossless import Difference
 from headstart.measure.prompts import PromptSet
 from headstart.measure.settings import TRANSFORMERS, MeasureSettings
 from headstart.sampling import Sampling
