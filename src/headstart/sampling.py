@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
@@ -120,6 +121,22 @@ def noise_key(seed: int, position: int) -> int:
     return _mix(_mix(seed & _MASK) + position)
 
 
+def own_seed(seed: int, purpose: str) -> int:
+    """A seed whose noise is independent of the pick's (its positions are not negative), for whatever else needs chance."""
+    return noise_key(seed, -1 - zlib.crc32(purpose.encode()))
+
+
+def uniform(seed: int, position: int, index: int) -> float:
+    """The index-th uniform number in (0, 1) of a position."""
+    return float(_uniform(noise_key(seed, position), np.array([index]))[0])
+
+
+def rough_gumbel(keys: NDArray[np.uint64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Gumbel noise of ``tokens`` [n, m] under a noise key a row [n], to within rounding: for guesses, not for the pick."""
+    noise: NDArray[np.float64] = -np.log(-np.log(_uniform(keys[:, None], tokens)))
+    return noise
+
+
 def gumbel(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
     """Gumbel noise of ``tokens`` [n] at a position: a pure function of its arguments."""
     return -log(-log(_uniform(noise_key(seed, position), tokens)))
@@ -187,6 +204,16 @@ class Sampler:
         return self._num_committed
 
     @property
+    def position(self) -> int:
+        """Where the next token will stand."""
+        return self._prompt_length + self._num_committed
+
+    @property
+    def truncates(self) -> bool:
+        """Whether top-k, top-p or min-p is on."""
+        return self.sampling.top_k > 0 or self.sampling.top_p < 1 or self.sampling.min_p > 0
+
+    @property
     def counts(self) -> Mapping[int, int]:
         """Occurrences of each committed token."""
         return self._counts
@@ -208,7 +235,7 @@ class Sampler:
     def plan(self, logits: NDArray[np.float32], path: Sequence[int] = ()) -> Plan:
         """Everything that decides the pick behind ``path``; of ``logits`` [V] only the values of changed tokens are read."""
         s = self.sampling
-        key = noise_key(self.seed, self._prompt_length + self._num_committed + len(path))
+        key = noise_key(self.seed, self.position + len(path))
         return Plan(*self.changes(logits, path), s.temperature, s.top_k, s.top_p, self._log_min_p, key)
 
     def pick(self, logits: NDArray[np.float32], path: Sequence[int] = ()) -> int:
@@ -216,7 +243,7 @@ class Sampler:
         ids, values = self.candidates(logits, path)
         if self.sampling.temperature == 0:
             return int(ids[np.argmax(values)])
-        uniform = _uniform(noise_key(self.seed, self._prompt_length + self._num_committed + len(path)), ids)
+        uniform = _uniform(noise_key(self.seed, self.position + len(path)), ids)
         roughly = values - np.log(-np.log(uniform))  # any logarithm finds the few that can be the best
         near = np.flatnonzero(roughly >= roughly.max() - _ROUGHNESS)
         return int(ids[near[np.argmax(values[near] - log(-log(uniform[near])))]])
@@ -236,7 +263,18 @@ class Sampler:
         self, logits: NDArray[np.float32], path: Sequence[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Ids [n] in ascending order that survive truncation, and their processed log-weights [n] (not normalised)."""
-        return self.truncated(self._processed(logits[: self.vocab_size], path))
+        return self.truncated(self.processed(logits[: self.vocab_size], path))
+
+    def processed(self, logits: NDArray[np.float32], path: Sequence[int]) -> NDArray[np.float64]:
+        """Raw logits [V] after penalties, bias and the ban on ending early, in float64: temperature comes next."""
+        x = logits.astype(np.float64)
+        if not np.isfinite(x.max()):
+            raise unusable_logits()
+        ids, values = self.changes(logits, path)
+        x[ids] = values
+        if x.max() == -math.inf:
+            raise every_token_banned()
+        return x
 
     def truncated(self, x: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Places [n], ascending, of the log-weights ``x`` that survive truncation, and what they weigh [n] at the temperature.
@@ -300,17 +338,6 @@ class Sampler:
     def _bans(self, path_length: int) -> NDArray[np.int64]:
         return self._stop_ids if self._num_committed + path_length < self.sampling.min_tokens else _NONE
 
-    def _processed(self, logits: NDArray[np.float32], path: Sequence[int]) -> NDArray[np.float64]:
-        """Raw logits [V] after penalties, bias and the ban on ending early, in float64."""
-        x = logits.astype(np.float64)
-        if not np.isfinite(x.max()):
-            raise unusable_logits()
-        ids, values = self.changes(logits, path)
-        x[ids] = values
-        if x.max() == -math.inf:
-            raise every_token_banned()
-        return x
-
 
 def _nucleus(x: NDArray[np.float64], ids: NDArray[np.int64], top_p: float) -> NDArray[np.int64]:
     """The smallest set of likeliest ids whose probability reaches ``top_p``; ties go to the lower id.
@@ -343,14 +370,15 @@ def _small_nucleus(x: NDArray[np.float64], top_p: float) -> NDArray[np.int64] | 
     return np.sort(order[: last + 1])
 
 
-def _uniform(key: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Uniform numbers of ``tokens`` [n], strictly inside (0, 1), exact multiples of 2^-53."""
+def _uniform(key: int | NDArray[np.uint64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Uniform numbers of ``tokens`` [n], or [n, m] under keys [n, 1]; strictly inside (0, 1), exact multiples of 2^-53."""
     with np.errstate(over="ignore"):
-        z = np.uint64(key) + (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
+        z = np.asarray(key, dtype=np.uint64) + (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))
-    return ((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    numbers: NDArray[np.float64] = ((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return numbers
 
 
 def _mix(z: int) -> int:

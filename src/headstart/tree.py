@@ -29,23 +29,40 @@ ROOT = 0
 Path = tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    """Tokens drawn one after the other, without replacement, from one distribution, to be children of one node.
+
+    Every token that was drawn stands here, also one that got no row. So a rule of acceptance that weighs draws (rejection,
+    block) sees them all, and dropping rows, for whatever reason, cannot bias it.
+    """
+
+    tokens: tuple[int, ...]  # in the order of the draws
+    ids: NDArray[np.int64]  # [m]: what the distribution may give
+    probabilities: NDArray[np.float64]  # [m], summing to 1
+
+
 @dataclass(frozen=True)
 class Tree:
     """A root and its drafted nodes, parents before children.
 
     ``tokens``, ``parents`` and ``probabilities`` have one entry a row. ``parents[0]`` is -1. ``probabilities[i]`` is the
-    proposer's estimate that row i is accepted once its parent is (1 for the root).
+    proposer's estimate that row i is accepted once its parent is (1 for the root). ``draws`` is empty, or says for each row
+    from what its children were drawn, one entry a proposer; children that no entry names were chosen deterministically.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     probabilities: tuple[float, ...]
+    draws: tuple[tuple[Draws, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tokens:
             raise ValueError("a tree has at least its root")
         if not len(self.tokens) == len(self.parents) == len(self.probabilities):
             raise ValueError("tokens, parents and probabilities of a tree have one entry a row")
+        if self.draws and len(self.draws) != len(self.tokens):
+            raise ValueError("draws of a tree have one entry a row, or none at all")
         if self.parents[ROOT] != -1 or any(not 0 <= p < i for i, p in enumerate(self.parents) if i):
             raise ValueError("the root's parent is -1 and every other parent stands before its child")
         edges = list(zip(self.parents, self.tokens, strict=True))
@@ -106,6 +123,10 @@ class Tree:
             children[parent].append(row)
         return tuple(tuple(rows) for rows in children)
 
+    def drawn(self, row: int) -> tuple[Draws, ...]:
+        """What the children of ``row`` were drawn from; nothing where they were chosen deterministically."""
+        return self.draws[row] if self.draws else ()
+
     def child(self, row: int, token: int) -> int | None:
         """The child of ``row`` that carries ``token``, if it was drafted."""
         return next((c for c in self.children[row] if self.tokens[c] == token), None)
@@ -152,6 +173,7 @@ class Tree:
             tuple(self.tokens[row] for row in rows),
             tuple(index.get(self.parents[row], -1) for row in rows),
             tuple(self.probabilities[row] for row in rows),
+            tuple(self.draws[row] for row in rows) if self.draws else (),
         )
 
 
@@ -161,6 +183,7 @@ class TreeBuilder:
     def __init__(self, root: int) -> None:
         self._tokens, self._parents, self._probabilities = [root], [-1], [1.0]
         self._rows: dict[tuple[int, int], int] = {}
+        self._draws: dict[int, tuple[Draws, ...]] = {}
 
     def add(self, parent: int, token: int, probability: float) -> int:
         """Hang ``token`` under row ``parent`` and return its row."""
@@ -174,9 +197,14 @@ class TreeBuilder:
         self._probabilities.append(probability)
         return row
 
+    def draw(self, row: int, draws: Draws) -> None:
+        """Note what children of ``row`` were drawn from; whoever merges drafts notes it once for each of them."""
+        self._draws[row] = (*self._draws.get(row, ()), draws)
+
     def build(self) -> Tree:
         """The finished tree."""
-        return Tree(tuple(self._tokens), tuple(self._parents), tuple(self._probabilities))
+        draws = tuple(self._draws.get(row, ()) for row in range(len(self._tokens))) if self._draws else ()
+        return Tree(tuple(self._tokens), tuple(self._parents), tuple(self._probabilities), draws)
 
 
 def grow(root: int, tokens: NDArray[np.int64], probabilities: NDArray[np.float64], num_nodes: int) -> Tree:

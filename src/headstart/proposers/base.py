@@ -13,7 +13,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import Protocol
 
-from headstart.accept import Row
+from headstart.accept import Choice, Row
 from headstart.sampling import Sampler
 from headstart.target.base import Scored
 from headstart.tree import Tree
@@ -29,6 +29,7 @@ class Sequence:
     sampler: Sampler  # its noise may be shared (coupling); it must not be changed
     max_nodes: int  # drafted nodes that the loop can use now
     max_depth: int  # deeper nodes could not be committed any more (max_tokens, context limit)
+    choice: Choice = "coupled"  # of children at temperature > 0: what the rule of acceptance works best with
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,9 @@ for a chain). The tree grows level by level: one draft forward scores all nodes 
 their likeliest children join, and the ``max_nodes`` nodes with the likeliest paths stay (EAGLE-2, Li et al. 2024, does the same
 with its head). Growth ends when a level has no survivor, at ``max_depth``, or after ``num_levels`` forwards.
 
-* Temperature 0: the children of a node are the draft's likeliest tokens behind it, after the request's penalties and bias.
-* Temperature > 0: they are the top k of ``log q + g`` with q the draft's own processed distribution and g the noise that the
-  plain sampler will use there (``accept.py``), and a child's estimate follows from its rank.
-
-The engine is asked for the few likeliest tokens; at temperature > 0 for a few hundred, and for the draft's own pick, which is
-the first of that order wherever it stands. Penalties, biases and bans can lift any token, so a request with some has whole rows
+Children are chosen from the draft's own distribution after the request's penalties and bias (``children.py``). The engine is
+asked for the few likeliest tokens; at temperature > 0 for a few hundred and, where children are coupled, for the draft's own
+pick, which comes first wherever it stands. Penalties, biases and bans can lift any token, so a request with some has whole rows
 of logits looked through.
 
 A draft slot holds only committed tokens, a proper prefix of ``Sequence.tokens``: nodes are fed and forgotten again, and what
@@ -21,7 +18,7 @@ draft's context is drafted for no more; the others are not affected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,18 +30,14 @@ from headstart.accept import Row
 from headstart.errors import ModelError, RequestError
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
-from headstart.sampling import gumbel
+from headstart.proposers.children import Children, Place, choose_children
 from headstart.target.base import Feed, Scored, Slot, Target
-from headstart.tree import ROOT, Tree
+from headstart.tree import ROOT, Draws, Tree
 
 DEFAULT_LEVELS = 5
 DEFAULT_RANKS = 8
 CATCH_UP_CHUNK = 512  # committed tokens fed in one forward
 _NOISY_CANDIDATES = 256  # the draft's likeliest tokens, that the noise may rank
-_COUPLED_HIT = 0.6  # prior: the first coupled child is hit that often, each further one this share less
-_COUPLED_FALL = 0.4
-
-_Candidates = tuple[NDArray[np.int64], NDArray[np.float64]]  # ids [n], log-weights [n]; at temperature 0 log-probabilities
 
 
 @dataclass(slots=True)
@@ -62,6 +55,7 @@ class _Node:
     probability: float
     reach: float  # product along the path
     depth: int
+    draws: Draws | None = None  # what its children were drawn from
 
 
 class _Growth:
@@ -90,12 +84,16 @@ class _Growth:
         """The frontier and its ancestors, parents first."""
         return sorted({ROOT, *(node for leaf in self.frontier for node in self.path(leaf))})
 
-    def add(self, children: ListOf[tuple[int, int, float]]) -> None:
-        """Hang (parent, token, probability) below the frontier; keep the likeliest paths, and expand what is new among them."""
+    def add(self, children: Mapping[int, Children]) -> None:
+        """Hang children below nodes of the frontier; keep the likeliest paths, and expand what is new among them."""
         first, depth = len(self.nodes), self.depth + 1
-        for parent, token, probability in children:
-            reach = self.nodes[parent].reach * probability
-            self.nodes.append(_Node(token, parent, probability, reach, depth))
+        for parent, hung in children.items():
+            self.nodes[parent].draws = hung.draws
+            for token, estimate in zip(hung.tokens, hung.probabilities, strict=True):
+                probability = self.state.calibration.scaled(estimate, depth)
+                if probability > 0:
+                    reach = self.nodes[parent].reach * probability
+                    self.nodes.append(_Node(token, parent, probability, reach, depth))
         order = sorted(range(1, len(self.nodes)), key=lambda i: (-self.nodes[i].reach, i))  # parents come before children
         kept = [ROOT, *sorted(order[: self.sequence.max_nodes])]
         index = {old: new for new, old in enumerate(kept)}
@@ -110,16 +108,21 @@ class _Growth:
         index = {row: i for i, row in enumerate(rows)}
         nodes = [self.nodes[row] for row in rows]
         parents = tuple(-1 if node.parent < 0 else index[node.parent] for node in nodes)
-        return Tree(tuple(node.token for node in nodes), parents, tuple(node.probability for node in nodes))
+        draws = tuple((node.draws,) if node.draws else () for node in nodes)
+        return Tree(
+            tuple(node.token for node in nodes),
+            parents,
+            tuple(node.probability for node in nodes),
+            draws if any(draws) else (),
+        )
 
 
 class _Leaf:
     """A frontier node, and where the draft scores it."""
 
     def __init__(self, growth: _Growth, node: int, row: Row) -> None:
-        self.growth, self.node, self.row, self.sampler = growth, node, row, growth.sequence.sampler
-        self.is_noisy = self.sampler.sampling.temperature > 0
-        self.path = [growth.nodes[above].token for above in growth.path(node)]
+        self.node, self.row, self.sampler = node, row, growth.sequence.sampler
+        self.place = Place(growth.sequence, tuple(growth.nodes[above].token for above in growth.path(node)))
 
 
 class DraftModelProposer:
@@ -207,73 +210,55 @@ class DraftModelProposer:
             feeds.append(Feed(growth.state.slot, tree, rows[0]))
             leaves += [_Leaf(growth, node, (entry, row)) for node, row in zip(growth.frontier, rows, strict=True)]
             num_caught_up.append(len(behind))
-        children: list[list[tuple[int, int, float]]] = [[] for _ in growths]
-        for leaf, (ids, values) in self._candidates(self.draft.forward(feeds), leaves):
-            children[leaf.row[0]] += self._children(leaf, ids, values)
+        children: list[dict[int, Children]] = [{} for _ in growths]
+        for leaf, chosen_ones in self._children(self.draft.forward(feeds), leaves):
+            children[leaf.row[0]][leaf.node] = chosen_ones
         for growth, hung, count in zip(growths, children, num_caught_up, strict=True):
             growth.add(hung)
             self.draft.keep(growth.state.slot, tuple(range(count)))
         return [growth for growth in growths if growth.frontier]
 
-    def _candidates(self, scored: Scored, leaves: ListOf[_Leaf]) -> Iterator[tuple[_Leaf, _Candidates]]:
-        """Leaves with the tokens that may follow; left out: those that the draft has nothing to say about."""
-        asked = [leaf for leaf in leaves if leaf.sampler.keeps_logits(len(leaf.path))]
+    def _children(self, scored: Scored, leaves: ListOf[_Leaf]) -> Iterator[tuple[_Leaf, Children]]:
+        """Frontier nodes with their children; left out: those that the draft has nothing to say about."""
+        asked = [leaf for leaf in leaves if leaf.sampler.keeps_logits(len(leaf.place.path))]
         if asked:
             with suppress(ModelError):  # logits that are no numbers
-                yield from self._likeliest(scored, asked)
+                yield from self._of_likeliest(scored, asked)
         for leaf in leaves:
-            if not leaf.sampler.keeps_logits(len(leaf.path)):
+            if not leaf.sampler.keeps_logits(len(leaf.place.path)):
                 with suppress(ModelError, RequestError):  # or the request bans all that the draft knows
-                    yield leaf, self._touched(leaf, scored.logits([leaf.row])[0])
+                    yield leaf, self._of_touched(leaf, scored.logits([leaf.row])[0])
 
-    def _likeliest(self, scored: Scored, leaves: ListOf[_Leaf]) -> Iterator[tuple[_Leaf, _Candidates]]:
-        """Candidates from the likeliest tokens; at temperature > 0 with the draft's own pick, which may be any token."""
-        noisy = [leaf for leaf in leaves if leaf.is_noisy]
-        rows = [leaf.row for leaf in noisy]
-        found = scored.pick(rows, [leaf.sampler for leaf in noisy], [leaf.path for leaf in noisy])
-        picks = dict(zip(rows, found, strict=True))
+    def _of_likeliest(self, scored: Scored, leaves: ListOf[_Leaf]) -> Iterator[tuple[_Leaf, Children]]:
+        """Children from the likeliest tokens and, where they are coupled, the draft's own pick, which may be any token."""
+        coupled = [leaf for leaf in leaves if leaf.place.choice == "coupled"]
+        found = scored.pick(
+            [leaf.row for leaf in coupled], [leaf.sampler for leaf in coupled], [leaf.place.path for leaf in coupled]
+        )
+        known = {leaf.row: pick for leaf, pick in zip(coupled, found, strict=True) if pick < leaf.sampler.vocab_size}
+        is_noisy = any(leaf.sampler.sampling.temperature > 0 for leaf in leaves)
         surplus = max(0, self.draft.vocab_size - min(leaf.sampler.vocab_size for leaf in leaves))
-        count = surplus + (max(self.num_ranks, _NOISY_CANDIDATES) if noisy else self.num_ranks)
-        for leaf, ids, values in zip(leaves, *scored.likeliest([leaf.row for leaf in leaves], count), strict=True):
-            known = ids < leaf.sampler.vocab_size
-            places, weights = leaf.sampler.truncated(values[known])
-            ids, pick = ids[known][places], picks.get(leaf.row, leaf.sampler.vocab_size)
-            if pick < leaf.sampler.vocab_size:
-                others = ids != pick
-                ids, weights = np.array([pick, *ids[others]]), np.array([np.inf, *weights[others]])
-            yield leaf, (ids, weights)
+        count = surplus + (max(self.num_ranks, _NOISY_CANDIDATES) if is_noisy else self.num_ranks)
+        ids, logprobs = scored.likeliest([leaf.row for leaf in leaves], count)
+        for row, leaf in enumerate(leaves):
+            logprobs[row, ids[row] >= leaf.sampler.vocab_size] = -np.inf  # tokens that only the draft has
+        picks = [known.get(leaf.row) for leaf in leaves]
+        yield from zip(leaves, self._chosen(leaves, ids, logprobs, picks), strict=True)
 
-    def _touched(self, leaf: _Leaf, logits: NDArray[np.float32]) -> _Candidates:
-        """Candidates from whole logits [V], any of which a penalty, a bias or a ban may move."""
-        known = min(self.draft.vocab_size, leaf.sampler.vocab_size)
-        dense = np.full(leaf.sampler.vocab_size, -np.inf, dtype=np.float32)
+    def _of_touched(self, leaf: _Leaf, logits: NDArray[np.float32]) -> Children:
+        """Children from whole logits [V], any of which a penalty, a bias or a ban may move."""
+        size = leaf.sampler.vocab_size
+        known = min(self.draft.vocab_size, size)
+        dense = np.full(size, -np.inf, dtype=np.float32)
         dense[:known] = logits[:known]  # no padding rows; tokens that only the target has are never drafted
-        ids, values = leaf.sampler.candidates(dense, leaf.path)
-        values = values - values.max()
-        return ids, values - np.log(np.exp(values).sum())
+        x = leaf.sampler.processed(dense, leaf.place.path)
+        x -= x.max()
+        x -= np.log(np.exp(x).sum())
+        pick = leaf.sampler.pick(dense, leaf.place.path) if leaf.place.choice == "coupled" else None
+        return self._chosen([leaf], np.arange(size)[None], x[None], [pick])[0]
 
-    def _children(self, leaf: _Leaf, ids: NDArray[np.int64], values: NDArray[np.float64]) -> list[tuple[int, int, float]]:
-        """(parent, token, estimate) of a frontier node's children, from its candidates [n]."""
-        sequence, depth = leaf.growth.sequence, len(leaf.path) + 1
-        num_ranks = min(self.num_ranks, sequence.max_nodes)
-        if leaf.is_noisy:
-            noise = gumbel(leaf.sampler.seed, len(sequence.tokens) + depth - 1, ids)
-            best = _largest(values + noise, num_ranks)
-            estimates = _COUPLED_HIT * _COUPLED_FALL ** np.arange(len(best))
-        else:
-            best = _largest(values, num_ranks)
-            estimates = np.exp(values[best])
-        return [
-            (leaf.node, int(ids[i]), leaf.growth.state.calibration.scaled(float(estimate), depth))
-            for i, estimate in zip(best, estimates, strict=True)
-            if estimate > 0
-        ]
-
-
-def _largest(values: NDArray[np.float64], k: int) -> NDArray[np.int64]:
-    """Indices of the k largest values, largest first, ties to the lowest."""
-    if k < len(values):
-        border = np.partition(values, -k)[-k]
-        likely = np.flatnonzero(values >= border)
-        return likely[np.argsort(-values[likely], kind="stable")][:k]
-    return np.argsort(-values, kind="stable")
+    def _chosen(
+        self, leaves: ListOf[_Leaf], ids: NDArray[np.int64], logprobs: NDArray[np.float64], picks: ListOf[int | None]
+    ) -> list[Children]:
+        places = [leaf.place for leaf in leaves]
+        return choose_children(places, ids, logprobs, self.num_ranks, owner=self.name, picks=picks)

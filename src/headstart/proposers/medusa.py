@@ -8,11 +8,9 @@ The heads read the last hidden state that the target computed for a sequence, an
 * ``dynamic``: the nodes whose paths are likeliest by this step's own probabilities (``tree.grow``), each head's scaled by how
   often it was right in this sequence so far (``calibration.py``).
 
-Temperature 0 drafts the likeliest guesses. At a temperature T > 0 the target's pick is ``argmax(log p + g)`` with noise g that
-depends on the request's seed, the position and the token alone, so guesses are ranked by ``log q / T + g`` with the same g
-(Daliri et al. 2024; ``accept.py``), among the head's likeliest candidates. The rank then says more of a guess than q does, so
-both shapes use the measured accuracies by rank. q is the head's own softmax at the request's temperature; penalties, bias and
-truncation are not applied to it, which costs hits but never correctness.
+The guesses of a depth are chosen in ``children.py``. At temperature > 0 q is the head's own softmax at the request's
+temperature, among the head's likeliest candidates; penalties and bias are not applied to it, which costs hits but never
+correctness. Where children are drawn, each node draws its own, and the shape goes by rank, since it is made before the draws.
 
 Letters: n sequences, K heads, R ranks.
 """
@@ -31,11 +29,12 @@ from headstart.errors import HeadsError, RequestError
 from headstart.heads.medusa import BoundMedusa
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
-from headstart.sampling import gumbel
-from headstart.tree import Path, Tree, grow, optimal_paths
+from headstart.proposers.children import Place, choose_children
+from headstart.tree import ROOT, Path, Tree, TreeBuilder, grow, optimal_paths
 
 GROWTHS = ("dynamic", "static")
 DEFAULT_RANKS = 10
+_CERTAIN = 0.99
 _NOISY_CANDIDATES = 64  # of each head, that the noise may rank
 
 
@@ -116,33 +115,53 @@ class MedusaProposer:
     ) -> Tree:
         """The tree of one sequence from its guesses [K, R]."""
         depth = min(sequence.max_depth, len(tokens))
-        tokens, values = tokens[:depth], probabilities[:depth]
-        noisy = sequence.sampler.sampling.temperature > 0
-        if noisy:
-            tokens, values = _coupled(sequence, tokens, values)
-        tokens, values = tokens[:, : self.num_ranks], values[:, : self.num_ranks]
-        root = sequence.tokens[-1]
-        if self._accuracies is not None and (noisy or self.growth == "static"):
-            paths = self._paths(sequence.max_nodes, depth, tokens.shape[1])
-            return Tree.from_paths(root, paths, tokens, self._accuracies)
-        factors = np.array([[calibration.factor(d)] for d in range(1, depth + 1)])
-        return grow(root, tokens, np.minimum(values * factors, 0.99), sequence.max_nodes)
+        ids, logs = tokens[:depth], np.log(np.maximum(probabilities[:depth], 1e-30))
+        places = [Place(sequence, (0,) * level) for level in range(depth)]  # heads do not see what is drafted before them
+        chosen = choose_children(places, ids, logs, self.num_ranks, owner=self.name)
+        guessed = np.zeros((depth, max(len(children.tokens) for children in chosen)), dtype=np.int64)
+        values = np.zeros(guessed.shape)  # 0: no guess
+        for level, children in enumerate(chosen):
+            guessed[level, : len(children.tokens)] = children.tokens
+            values[level, : len(children.tokens)] = children.probabilities
+            values[level] *= calibration.factor(level + 1)
+        values = np.minimum(values, _CERTAIN)
+        if places[0].choice == "drawn":
+            ranks = np.broadcast_to(np.arange(guessed.shape[1]), guessed.shape)
+            return _drawn(sequence, self._shaped(sequence, ranks, values), ids, logs, self.name)
+        return self._shaped(sequence, guessed, values)
+
+    def _shaped(self, sequence: Sequence, guesses: NDArray[np.int64], values: NDArray[np.float64]) -> Tree:
+        """The tree of ``guesses`` [K, R] with ``values`` [K, R], by rank alone or by value."""
+        root, num_nodes = sequence.tokens[-1], sequence.max_nodes
+        if self.growth == "dynamic" or self._accuracies is None:
+            return grow(root, guesses, values, num_nodes)
+        depth, num_ranks = guesses.shape
+        paths = [p for p in self._paths(num_nodes, depth, num_ranks) if all(values[d, r] > 0 for d, r in enumerate(p))]
+        return Tree.from_paths(root, paths, guesses, self._accuracies)
 
     def _optimal_paths(self, num_nodes: int, depth: int, num_ranks: int) -> list[Path]:
         assert self._accuracies is not None  # static trees are refused without
         return optimal_paths(self._accuracies[:depth, :num_ranks], num_nodes)
 
 
-def _coupled(
-    sequence: Sequence, tokens: NDArray[np.int64], probabilities: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Guesses [K, R] in falling order of ``log q / T + g``, with their q at temperature T, largest first.
+def _drawn(sequence: Sequence, shape: Tree, ids: NDArray[np.int64], logs: NDArray[np.float64], owner: str) -> Tree:
+    """A tree whose children are drawn anew at every node; ``shape`` has ranks of draws for tokens.
 
-    A node of depth d stands at position ``len(tokens) + d - 1``, where the sampler picks with that position's noise. The
-    probabilities keep their own order: what stands first is the likeliest hit, whatever q it has.
+    Nodes of one depth share their candidates, ids [K, R] and log-probabilities [K, R], but not their draws: what is found out
+    about one node's children must say nothing of another's.
     """
-    logs = np.log(np.maximum(probabilities, 1e-30)) / sequence.sampler.sampling.temperature
-    noise = np.stack([gumbel(sequence.sampler.seed, len(sequence.tokens) + d, ids) for d, ids in enumerate(tokens)])
-    order = np.argsort(-(logs + noise), axis=1, kind="stable")
-    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return np.take_along_axis(tokens, order, axis=1), weights / weights.sum(axis=1, keepdims=True)
+    builder, rows = TreeBuilder(sequence.tokens[-1]), {ROOT: ROOT}
+    words: dict[int, tuple[int, ...]] = {ROOT: ()}
+    for depth in range(max(shape.depths)):
+        inner = [row for row in rows if shape.depths[row] == depth and shape.children[row]]
+        places = [Place(sequence, words[row]) for row in inner]
+        width = max(len(shape.children[row]) for row in inner)
+        own_ids, own_logs = np.repeat(ids[[depth]], len(inner), axis=0), np.repeat(logs[[depth]], len(inner), axis=0)
+        for row, children in zip(inner, choose_children(places, own_ids, own_logs, width, owner=owner), strict=True):
+            assert children.draws is not None
+            builder.draw(rows[row], children.draws)
+            for child in shape.children[row]:
+                token = children.tokens[shape.tokens[child]]
+                rows[child] = builder.add(rows[row], token, shape.probabilities[child])
+                words[child] = (*words[row], token)
+    return builder.build()
