@@ -1,10 +1,12 @@
 // Python's view of the decoder: settings and tensors by name, forwards over arrays, results as arrays.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include <limits>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -88,7 +90,8 @@ ModelSettings read_settings(const nb::dict& dict) {
                      .inverse_frequencies = list_of<double>("numbers", settings, "inverse_frequencies"),
                      .windows = list_of<std::int64_t>("numbers", settings, "windows"),
                      .rotary = list_of<bool>("True or False", settings, "rotary"),
-                     .cache_kind = cache_kind(settings.take<std::string>("kv_dtype"))};
+                     .cache_kind = cache_kind(settings.take<std::string>("kv_dtype")),
+                     .reads_hidden = settings.has("reads_hidden") && settings.take<bool>("reads_hidden")};
   settings.refuse_others();
   return read;
 }
@@ -113,9 +116,10 @@ Affine affine(Entries& tensors, const std::string& name) {
   return {matrix(tensors, name), optional_vector(tensors, name + "_bias")};
 }
 
-LayerWeights read_layer(Entries& tensors, const std::string& prefix) {
+LayerWeights read_layer(Entries& tensors, const std::string& prefix, bool reads_hidden) {
   return {.attention_norm = vector(tensors, prefix + "attention_norm"),
           .mlp_norm = vector(tensors, prefix + "mlp_norm"),
+          .embedding_norm = reads_hidden ? vector(tensors, prefix + "embedding_norm") : std::vector<float>{},
           .q_norm = optional_vector(tensors, prefix + "q_norm"),
           .k_norm = optional_vector(tensors, prefix + "k_norm"),
           .q = affine(tensors, prefix + "q"),
@@ -134,15 +138,17 @@ ModelWeights read_weights(const nb::dict& dict, const ModelSettings& settings) {
   weights.output = tensors.has("output") ? matrix(tensors, "output") : weights.embedding;
   weights.norm = vector(tensors, "norm");
   for (std::int64_t i = 0; i < settings.num_layers; ++i)
-    weights.layers.push_back(read_layer(tensors, "layers." + std::to_string(i) + "."));
+    weights.layers.push_back(read_layer(tensors, "layers." + std::to_string(i) + ".", settings.reads_hidden));
   tensors.refuse_others();
   return weights;
 }
 
 std::shared_ptr<Result> forward(Model& model, const Array<std::int64_t>& slots, const Array<std::int64_t>& row_starts, const Array<std::int32_t>& tokens,
-                                const Array<std::int32_t>& parents, const Array<std::int64_t>& first_scored) {
+                                const Array<std::int32_t>& parents, const Array<std::int64_t>& first_scored,
+                                const std::optional<Array<float>>& hidden) {
   const Unlocked unlocked;
-  return model.forward({span(slots), span(row_starts), span(tokens), span(parents), span(first_scored)});
+  const std::span<const float> given = hidden ? span(*hidden) : std::span<const float>{};
+  return model.forward({span(slots), span(row_starts), span(tokens), span(parents), span(first_scored), given});
 }
 
 Rows rows(nb::handle owner, const float* values, std::int64_t num_rows, std::int64_t width, std::int64_t stride) {
@@ -173,7 +179,8 @@ void bind_model(nb::module_& module) {
       .def_prop_ro("hidden", [](nb::handle_t<Result> self) {
         const Result& result = nb::cast<const Result&>(self);
         return rows(self, result.hidden(), result.num_rows, result.hidden_size, result.hidden_size);
-      }, "[num_rows, hidden_size], read-only: the normalised states that the output matrix reads.");
+      }, "[num_rows, hidden_size], read-only: the normalised states that the output matrix reads; of a model that reads_hidden its "
+         "own output before that norm.");
 
   nb::class_<Model>(module, "Model", "A decoder of the Llama family with a cache for each slot.")
       .def("__init__",
@@ -195,8 +202,9 @@ void bind_model(nb::module_& module) {
            nb::arg("slot"), nb::arg("path"), "Commit a path of the slot's last forward, from row 0 on; forget its other rows.")
       .def("cache_bytes", &Model::cache_bytes, WithoutLock(), "Bytes that the caches of all open slots hold.")
       .def("forward", &forward, nb::arg("slots"), nb::arg("row_starts"), nb::arg("tokens"), nb::arg("parents"),
-           nb::arg("first_scored"),
-           "Compute trees of rows, one a slot: slots [n], row_starts [n + 1], tokens and parents [R], first_scored [n].")
+           nb::arg("first_scored"), nb::arg("hidden") = nb::none(),
+           "Compute trees of rows, one a slot: slots [n], row_starts [n + 1], tokens and parents [R], first_scored [n]; hidden "
+           "[R * hidden_size] for a model that reads_hidden.")
       .def("enable_profile", &Model::enable_profile, WithoutLock(), nb::arg("on"),
            "Start (or stop) counting where forwards spend time.")
       .def("profile", &profile, "Seconds since then in linear layers, attention and everything else, as one worker saw them.");

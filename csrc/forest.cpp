@@ -29,6 +29,12 @@ void check_sizes(const Batch& batch) {
   require(different.size() == num_trees, "each slot may stand once in a batch");
 }
 
+void check_hidden(const Batch& batch, const ForestLimits& limits) {
+  const std::size_t needed = batch.tokens.size() * static_cast<std::size_t>(limits.hidden_size);
+  require(batch.hidden.size() == needed, "hidden has " + std::to_string(batch.hidden.size()) + " values; these rows need " +
+                                             std::to_string(needed));
+}
+
 void check_rows(const Batch& batch, const Tree& tree, const ForestLimits& limits) {
   for (std::int64_t row = tree.begin; row < tree.end; ++row) {
     const std::int64_t token = batch.tokens[static_cast<std::size_t>(row)], parent = batch.parents[static_cast<std::size_t>(row)];
@@ -61,7 +67,9 @@ Tree make_tree(const Batch& batch, std::size_t index, const ForestLimits& limits
 
 Forest plant(const Batch& batch, const ForestLimits& limits, const std::function<std::int64_t(std::int64_t)>& length_of) {
   check_sizes(batch);
+  check_hidden(batch, limits);
   Forest forest;
+  forest.hidden = batch.hidden;
   forest.rows.resize(batch.tokens.size());
   for (std::size_t i = 0; i < batch.slots.size(); ++i) {
     Tree tree = make_tree(batch, i, limits, length_of(batch.slots[i]));

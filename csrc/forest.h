@@ -21,6 +21,7 @@ struct Batch {
   std::span<const std::int32_t> tokens;        // [R]
   std::span<const std::int32_t> parents;       // [R], within the tree; -1: root
   std::span<const std::int64_t> first_scored;  // [n]
+  std::span<const float> hidden;               // [R, hidden_size] for a drafting layer, else empty; read during the forward
 };
 
 struct Tree {
@@ -46,11 +47,13 @@ struct ForestRow {
 struct ForestLimits {
   std::int64_t vocab_size;  // of the embedding
   std::int64_t context;
+  std::int64_t hidden_size;  // of the states that rows must bring along; 0: none
 };
 
 struct Forest {
   std::vector<Tree> trees;
   std::vector<ForestRow> rows;
+  std::span<const float> hidden;  // as given
   std::int64_t num_scored = 0;
 
   std::int64_t num_rows() const { return static_cast<std::int64_t>(rows.size()); }

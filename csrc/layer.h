@@ -25,9 +25,14 @@ struct ModelSettings {
   std::vector<std::int64_t> windows;        // [num_layers]; 0: full attention
   std::vector<bool> rotary;                 // [num_layers]; false: queries and keys carry no position
   CacheKind cache_kind;
+  // A drafting layer (one layer; EAGLE-3, Li et al. 2025): every row comes with a hidden state, which is the residual stream;
+  // attention reads the normalised embedding of the row's token beside the normalised state; and what a row hands out as its
+  // hidden state is the layer's own output, before the last norm, so that it can be fed again.
+  bool reads_hidden;
 
   std::int64_t query_size() const { return num_heads * head_size; }
   std::int64_t kv_size() const { return num_kv_heads * head_size; }
+  std::int64_t attention_inputs() const { return reads_hidden ? 2 * hidden_size : hidden_size; }
   std::int64_t heads_per_kv_head() const { return num_heads / num_kv_heads; }
 };
 
@@ -41,6 +46,7 @@ struct Affine {
 
 struct LayerWeights {
   std::vector<float> attention_norm, mlp_norm;
+  std::vector<float> embedding_norm;   // of a drafting layer, else empty
   std::vector<float> q_norm, k_norm;  // [head_size], or empty
   Affine q, k, v, attention_output;
   Affine gate, up, down;

@@ -58,7 +58,9 @@ std::int64_t Model::length(std::int64_t slot) {
 
 std::shared_ptr<Result> Model::forward(const Batch& batch) {
   const std::lock_guard guard(lock_);
-  Forest forest = plant(batch, {weights_.embedding->outputs(), settings_.context_limit}, [this](std::int64_t number) {
+  const ForestLimits limits{weights_.embedding->outputs(), settings_.context_limit,
+                            settings_.reads_hidden ? settings_.hidden_size : 0};
+  Forest forest = plant(batch, limits, [this](std::int64_t number) {
     const Slot& slot = find(number);
     if (!slot.pending.empty())
       throw std::invalid_argument("slot " + std::to_string(number) + " waits for keep before its next forward");

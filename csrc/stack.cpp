@@ -99,7 +99,7 @@ void Stack::Pass::share_out(std::int64_t first, std::int64_t last, std::int64_t 
 // One worker's way through a pass. All workers run the same steps; `share` divides each among them.
 class Stack::Run {
  public:
-  Run(Stack& stack, const Pass& pass, const std::vector<SlotCache*>& caches, float* hidden, float* logits,
+  Run(Stack& stack, const Pass& pass, const std::vector<SlotCache*>& caches, const float* given, float* hidden, float* logits,
       std::int64_t logits_stride, Profile* profile, Buffer& own)
       : stack_(stack),
         s_(stack.settings_),
@@ -107,6 +107,7 @@ class Stack::Run {
         buffers_(stack.buffers_),
         pass_(pass),
         caches_(caches),
+        given_(given),
         hidden_(hidden),
         logits_(logits),
         logits_stride_(logits_stride),
@@ -148,7 +149,7 @@ class Stack::Run {
     const std::int64_t queries = pass_.task_queries;
     scratch_.stride = round_up(pass_.most_positions, kPanelPositions) + kPanelPositions;
     scratch_.draft_stride = round_up(pass_.draft_rows, kPanelPositions);
-    const std::int64_t row = place(std::max(s_.hidden_size, s_.head_size) * 4);
+    const std::int64_t row = place(std::max(s_.attention_inputs(), s_.head_size) * 4);
     const std::int64_t key = place(s_.head_size * 4), value = place(s_.head_size * 4);
     const std::int64_t packed = place(queries * s_.head_size * element_bytes());
     const std::int64_t scores = place(queries * scratch_.stride * 4);
@@ -222,12 +223,15 @@ class Stack::Run {
     mark(Part::linear);
   }
 
-  // Residual stream: the tokens' embeddings; and the angles of each row's position.
+  // Residual stream: the tokens' embeddings, or the states that were given; and the angles of each row's position.
   void embed() {
     const std::int64_t half = s_.head_size / 2;
     share_rows(num_rows(), [&](std::int64_t row) {
       const ForestRow& place = pass_.row(row);
-      stack_.weights_.embedding->row(place.token, residual(row));
+      if (s_.reads_hidden)
+        std::copy_n(given_ + row * s_.hidden_size, s_.hidden_size, residual(row));
+      else
+        stack_.weights_.embedding->row(place.token, residual(row));
       float* cosines = buffers_.cosines.as<float>() + row * half;
       float* sines = buffers_.sines.as<float>() + row * half;
       for (std::int64_t i = 0; i < half; ++i) {
@@ -248,9 +252,23 @@ class Stack::Run {
     mark(Part::other);
   }
 
+  template <std::size_t N>
+  void normalise_beside_embedding(const LayerWeights& weights, const Affines<N>& readers) {
+    share_rows(num_rows(), [&](std::int64_t row) {
+      stack_.weights_.embedding->row(pass_.row(row).token, row_);
+      kernels_.rms_norm(row_, weights.embedding_norm.data(), s_.norm_epsilon, s_.hidden_size, row_);
+      kernels_.rms_norm(residual(row), weights.attention_norm.data(), s_.norm_epsilon, s_.hidden_size, row_ + s_.hidden_size);
+      prepare(readers, row_, row);
+    });
+    mark(Part::other);
+  }
+
   void attention_block(std::int64_t layer, const LayerWeights& weights) {
     const Affines<3> readers{&weights.q, &weights.k, &weights.v};
-    normalise(weights.attention_norm, readers);
+    if (s_.reads_hidden)
+      normalise_beside_embedding(weights, readers);
+    else
+      normalise(weights.attention_norm, readers);
     float* qkv = buffers_.qkv.as<float>();
     multiply(readers, num_rows(),
              {Output{qkv, qkv_size(), false}, Output{qkv + s_.query_size(), qkv_size(), false},
@@ -343,10 +361,12 @@ class Stack::Run {
     const Affine output{stack_.weights_.output, {}};
     const Affines<1> reader{&output};
     share_rows(count, [&](std::int64_t i) {
+      const float* last = residual(pass_.scored[static_cast<std::size_t>(i)]);
       float* hidden = hidden_ + i * s_.hidden_size;
-      kernels_.rms_norm(residual(pass_.scored[static_cast<std::size_t>(i)]), stack_.weights_.norm.data(), s_.norm_epsilon,
-                        s_.hidden_size, hidden);
-      prepare(reader, hidden, i);
+      float* normalised = s_.reads_hidden ? row_ : hidden;
+      kernels_.rms_norm(last, stack_.weights_.norm.data(), s_.norm_epsilon, s_.hidden_size, normalised);
+      prepare(reader, normalised, i);
+      if (s_.reads_hidden) std::copy_n(last, s_.hidden_size, hidden);
     });
     mark(Part::other);
     multiply(reader, count, {Output{logits_, logits_stride_, false}});
@@ -358,6 +378,7 @@ class Stack::Run {
   const PassBuffers& buffers_;
   const Pass& pass_;
   const std::vector<SlotCache*>& caches_;
+  const float* given_;
   float* hidden_;
   float* logits_;
   std::int64_t logits_stride_;
@@ -399,11 +420,12 @@ void Stack::run(const Forest& forest, const std::vector<SlotCache*>& caches, Res
   std::int64_t num_scored = 0;
   for (std::int64_t begin = 0; begin < forest.num_rows(); begin += kPassRows) {
     const Pass pass(settings_, forest, begin, std::min(begin + kPassRows, forest.num_rows()));
+    const float* given = settings_.reads_hidden ? forest.hidden.data() + begin * settings_.hidden_size : nullptr;
     float* hidden = result.hidden() + num_scored * settings_.hidden_size;
     float* logits = result.logits() + num_scored * result.logits_stride;
     Pool::instance().run([&](int worker) {
       Buffer& own = worker_buffers_[static_cast<std::size_t>(worker)];
-      Run(*this, pass, caches, hidden, logits, result.logits_stride, worker == 0 ? &profile : nullptr, own).run();
+      Run(*this, pass, caches, given, hidden, logits, result.logits_stride, worker == 0 ? &profile : nullptr, own).run();
     });
     num_scored += static_cast<std::int64_t>(pass.scored.size());
   }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from numpy_draft_layer import NumpyDraftLayer
 
 Array = NDArray[np.float32]
 
@@ -47,6 +49,9 @@ class NumpyOperations:
     def add(self, a: Array, b: Array) -> Array:
         result: Array = a + b
         return result
+
+    def draft_layer(self, sizes: Any, tensors: Mapping[str, Array], embedding: Array, output: Array) -> NumpyDraftLayer:
+        return NumpyDraftLayer(sizes, tensors, embedding, output)
 
     def top_k(self, logits: Array, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         order = np.argsort(-logits, axis=-1, kind="stable")[:, :k].astype(np.int64)

@@ -72,7 +72,7 @@ class Result:
 
     @property
     def hidden(self) -> NDArray[np.float32]:
-        """[num_rows, hidden_size], read-only: the normalised states that the output matrix reads."""
+        """[num_rows, hidden_size], read-only: states that the output matrix reads; a drafting layer's before its norm."""
 
 @final
 class Model:
@@ -104,8 +104,12 @@ class Model:
         tokens: NDArray[np.int32],
         parents: NDArray[np.int32],
         first_scored: NDArray[np.int64],
+        hidden: NDArray[np.float32] | None = None,
     ) -> Result:
-        """Compute trees of rows, one a slot: slots [n], row_starts [n + 1], tokens and parents [R], first_scored [n]."""
+        """Compute trees of rows, one a slot: slots [n], row_starts [n + 1], tokens and parents [R], first_scored [n].
+
+        A model that ``reads_hidden`` needs hidden [R * hidden_size].
+        """
 
     def enable_profile(self, on: bool) -> None:
         """Start (or stop) counting where forwards spend time."""

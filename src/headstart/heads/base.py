@@ -35,7 +35,7 @@ SEARCH_VARIABLE = "HEADSTART_HEADS"
 BUNDLED = FilePath(__file__).parent / "bundled"
 DRAFT_VOCAB = "draft_vocab"
 
-_KINDS = {"medusa": "headstart.heads.medusa:MedusaHeads"}
+_KINDS = {"medusa": "headstart.heads.medusa:MedusaHeads", "mtp": "headstart.heads.mtp:MtpHeads"}
 
 Tensors = dict[str, NDArray[np.float32]]
 

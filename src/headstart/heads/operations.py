@@ -7,14 +7,73 @@ Shapes: n rows, D the model's width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.tree import Path, Tree
+
 Array = Any
 """An array of the engine's own type."""
+
+Row = tuple[int, int]
+"""Entry of a batch, row of that entry's tree."""
+
+
+class Fed(Protocol):
+    """Rows for one slot of a drafting layer: a tree whose rows from ``first_scored`` on get logits (``target.base.Feed``)."""
+
+    @property
+    def slot(self) -> Any:
+        """Whose rows these are."""
+
+    @property
+    def tree(self) -> Tree:
+        """Their tokens; row r stands at position ``length(slot) + depth(r)`` and sees its ancestors."""
+
+    @property
+    def first_scored(self) -> int:
+        """Rows before it are only cached."""
+
+
+class LayerScored(Protocol):
+    """What a drafting layer found for its scored rows, each (entry of the batch, row of its tree)."""
+
+    def likeliest(self, rows: Sequence[Row], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The min(k, V') likeliest output rows of each, likeliest first, and their log-probabilities; both [rows, k]."""
+
+    def logits(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        """Raw logits [rows, V']."""
+
+    def hidden(self, rows: Sequence[Row]) -> Array:
+        """The layer's own output [rows, D], before its last norm: what the rows below are fed with."""
+
+
+class DraftLayer(Protocol):
+    """One decoder layer over (embedding of a token, hidden state before it), with a cache for each slot.
+
+    As with a target, ``keep`` follows each forward of a slot and commits one path of it.
+    """
+
+    def open(self) -> Any:
+        """A slot with an empty cache."""
+
+    def length(self, slot: Any) -> int:
+        """Committed rows of a slot."""
+
+    def forward(self, batch: Sequence[Any], hidden: Array) -> LayerScored:
+        """Score rows (:class:`Fed`); ``hidden`` [R, D] holds one state a row, in the order of the batch."""
+
+    def keep(self, slot: Any, path: Path) -> None:
+        """Commit a path of the slot's last forward, from row 0 on; forget its other rows."""
+
+    def close(self, slot: Any) -> None:
+        """Free a slot."""
+
+    def cache_bytes(self) -> int:
+        """Bytes that the caches of all open slots hold."""
 
 
 class Operations(Protocol):
@@ -46,6 +105,9 @@ class Operations(Protocol):
 
     def add(self, a: Array, b: Array) -> Array:
         """Elementwise sum."""
+
+    def draft_layer(self, sizes: Any, tensors: Mapping[str, Array], embedding: Array, output: Array) -> DraftLayer:
+        """A decoder layer with caches (``target/draft_layer.py``); its logits are over the rows of ``output`` [V', D]."""
 
     def top_k(self, logits: Array, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Indices [n, k] of the k largest logits a row, largest first, and their softmax probabilities [n, k]."""

@@ -18,6 +18,7 @@ import numpy as np
 from headstart import _native
 from headstart.errors import ModelError, RequestError
 from headstart.target.base import BaseWeights, Feed, Slot
+from headstart.target.native_forward import forward
 from headstart.target.native_operations import NativeOperations
 from headstart.target.native_scored import NativeScored
 from headstart.target.native_weights import NativeWeights
@@ -66,24 +67,9 @@ class NativeTarget:
 
     def forward(self, batch: Sequence[Feed]) -> NativeScored:
         """Score all rows; RequestError behind the context limit, ValueError if slots are misused."""
-        starts, first_row, tokens, parents = [0], [], list[int](), list[int]()
-        scored = 0
         for feed in batch:
-            tree = feed.tree
             self._refuse_excess(feed)
-            tokens.extend(tree.tokens)
-            parents.extend(tree.parents)
-            starts.append(len(tokens))
-            first_row.append(scored - feed.first_scored)
-            scored += len(tree) - feed.first_scored
-        result = self._model.forward(
-            np.array([feed.slot for feed in batch], dtype=np.int64),
-            np.array(starts, dtype=np.int64),
-            np.array(tokens, dtype=np.int32),
-            np.array(parents, dtype=np.int32),
-            np.array([feed.first_scored for feed in batch], dtype=np.int64),
-        )
-        return NativeScored(result, first_row, [feed.first_scored for feed in batch])
+        return forward(self._model, batch)
 
     def keep(self, slot: Slot, path: Path) -> None:
         """Commit these rows of the slot's last forward, a path from row 0 on; forget its others. Empty: forget all."""

@@ -6,12 +6,14 @@ blocks beside a model of int8 or 4-bit blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headstart import _native
+from headstart.target.draft_layer import LayerSizes
+from headstart.target.native_draft_layer import NativeDraftLayer
 
 Array = NDArray[np.float32]
 
@@ -67,6 +69,16 @@ class NativeOperations:
         """Elementwise sum."""
         result: Array = a + b
         return result
+
+    def draft_layer(
+        self,
+        sizes: LayerSizes,
+        tensors: Mapping[str, _native.Matrix | Array],
+        embedding: _native.Matrix,
+        output: _native.Matrix,
+    ) -> NativeDraftLayer:
+        """A decoder layer with caches of its own."""
+        return NativeDraftLayer(sizes, tensors, embedding, output, self.kind)
 
     def top_k(self, logits: Array, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Indices [n, k] of the k largest logits a row, largest first, and their softmax probabilities [n, k]."""

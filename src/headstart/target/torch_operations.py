@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from headstart.target.draft_layer import LayerSizes
+from headstart.target.torch_draft_layer import TorchDraftLayer
 
 
 class TorchOperations:
@@ -51,6 +54,12 @@ class TorchOperations:
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """Elementwise sum."""
         return a + b
+
+    def draft_layer(
+        self, sizes: LayerSizes, tensors: Mapping[str, Tensor], embedding: Tensor, output: Tensor
+    ) -> TorchDraftLayer:
+        """A decoder layer with caches of its own."""
+        return TorchDraftLayer(sizes, tensors, embedding, output)
 
     def top_k(self, logits: Tensor, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Indices [n, k] of the k largest logits a row, largest first, and their softmax probabilities [n, k]."""

@@ -1,0 +1,183 @@
+"""Multi-token prediction: one decoder layer that is run several steps on its own outputs.
+
+A row of the layer is a token together with the hidden state that predicted it: the target's last hidden state h (what its
+output matrix reads) in front of a committed token, the layer's own output in front of a drafted one. Attention reads the
+normalised embedding of the token beside the normalised state, over 2D inputs, and sees the rows before it; the state itself is
+the residual stream (``target/draft_layer.py`` has the equations). So unlike parallel heads each guess depends on all tokens
+drafted so far, through embeddings, states and attention:
+
+    step 1: row (h, root)            -> own output a1, guesses depth 1
+    step 2: row (a1, a drafted token) -> own output a2, guesses depth 2; and so on
+
+Source: EAGLE-3 (Li et al. 2025), without its fused features: the first step reads the last hidden state, as the modules of
+DeepSeek-V3 do (2024, section 2.2, "MTP"). The base's embedding and output matrix are shared and frozen; ``draft_vocab`` keeps
+some rows of the latter (FR-Spec, Zhao et al. 2025). Names of tensors and sizes are those of EAGLE-3 checkpoints.
+
+A fresh layer adds nothing to its residual stream (``o_proj`` and ``down_proj`` are zero), so it says what the base's own output
+says of the state, as other fresh heads do.
+
+Letters: n rows, D hidden size, V' output rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.errors import HeadsError
+from headstart.heads.base import HeadsCard, Tensors
+from headstart.heads.operations import Array, DraftLayer, LayerScored, Operations, Row
+
+_LAYER = "layers.0."
+_ZERO_AT_FIRST = (f"{_LAYER}self_attn.o_proj.weight", f"{_LAYER}mlp.down_proj.weight")
+
+
+class BaseMatrices(Protocol):
+    """The base model's matrices, [V, D] each."""
+
+    @property
+    def embedding(self) -> Any:
+        """Read for the tokens."""
+
+    @property
+    def output(self) -> Any:
+        """Gives the logits."""
+
+
+@dataclass(frozen=True)
+class MtpConfig:
+    """Sizes of an MTP layer, under the names of transformers' configs."""
+
+    kind: ClassVar[str] = "mtp"
+
+    hidden_size: int
+    vocab_size: int  # of the base model
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    num_steps: int = 4  # steps on its own outputs that it was trained for
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 10_000.0
+    draft_vocab: tuple[int, ...] | None = None  # base ids of the output rows; None: all
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise HeadsError(f"mtp heads: {field.name} is {value!r}; it must be a whole number from 1 on")
+        for name in ("rms_norm_eps", "rope_theta"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+                raise HeadsError(f"mtp heads: {name} is {value!r}; it must be a finite number above 0")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise HeadsError("mtp heads: num_attention_heads must be a multiple of num_key_value_heads")
+        if self.head_dim % 2:
+            raise HeadsError(f"mtp heads: head_dim is {self.head_dim}; it must be even, for rotary positions")
+        if self.draft_vocab is not None:
+            ids = tuple(int(i) for i in self.draft_vocab)
+            if not ids or len(set(ids)) < len(ids) or min(ids) < 0 or max(ids) >= self.vocab_size:
+                raise HeadsError(f"mtp heads: draft_vocab must list different token ids below {self.vocab_size}")
+            object.__setattr__(self, "draft_vocab", ids)
+
+    @property
+    def num_heads(self) -> int:
+        """Depths whose acceptance is measured: one a step."""
+        return self.num_steps
+
+    @property
+    def num_outputs(self) -> int:
+        """V': output rows."""
+        return self.vocab_size if self.draft_vocab is None else len(self.draft_vocab)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every tensor."""
+        wide, inner = self.hidden_size, self.intermediate_size
+        query, kv = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
+        attention = {"q": (query, 2 * wide), "k": (kv, 2 * wide), "v": (kv, 2 * wide), "o": (wide, query)}
+        mlp = {"gate": (inner, wide), "up": (inner, wide), "down": (wide, inner)}
+        norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+        shapes: dict[str, tuple[int, ...]] = {f"{_LAYER}{name}.weight": (wide,) for name in norms}
+        shapes |= {f"{_LAYER}self_attn.{name}_proj.weight": shape for name, shape in attention.items()}
+        shapes |= {f"{_LAYER}mlp.{name}_proj.weight": shape for name, shape in mlp.items()}
+        return shapes | {"norm.weight": (wide,)}
+
+    def sizes(self) -> dict[str, Any]:
+        """What ``config.json`` says, without the draft vocabulary (a tensor)."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "draft_vocab"}
+
+
+def initial_tensors(config: MtpConfig, rng: np.random.Generator, state_scale: float) -> Tensors:
+    """Tensors of a fresh layer; ``state_scale``: root mean square of the base's hidden states, which the last norm restores."""
+    tensors: Tensors = {}
+    for name, shape in config.shapes().items():
+        if name in _ZERO_AT_FIRST:
+            tensors[name] = np.zeros(shape, dtype=np.float32)
+        elif len(shape) == 1:
+            tensors[name] = np.full(shape, state_scale if name == "norm.weight" else 1.0, dtype=np.float32)
+        else:
+            border = shape[1] ** -0.5
+            tensors[name] = rng.uniform(-border, border, shape).astype(np.float32)
+    return tensors
+
+
+@dataclass(frozen=True, eq=False)
+class MtpHeads:
+    """An MTP layer on the host; ``bind`` brings it to an engine."""
+
+    config: MtpConfig
+    tensors: Tensors
+    card: HeadsCard | None = None
+
+    @classmethod
+    def from_saved(
+        cls, sizes: Mapping[str, Any], draft_vocab: tuple[int, ...] | None, tensors: Tensors, card: HeadsCard
+    ) -> MtpHeads:
+        """Heads out of what a folder holds."""
+        known = {f.name for f in fields(MtpConfig)} - {"draft_vocab"}
+        for what, names in (("misses", known - sizes.keys()), ("has an unknown", sizes.keys() - known)):
+            if names:
+                raise HeadsError(f"mtp heads: 'sizes' {what} {min(names)!r}")
+        return cls(MtpConfig(**sizes, draft_vocab=draft_vocab), tensors, card)
+
+    def rounded(self) -> MtpHeads:
+        """The same heads with float16 values, which are saved in half the bytes."""
+        with np.errstate(over="ignore"):
+            halves = {name: values.astype(np.float16).astype(np.float32) for name, values in self.tensors.items()}
+        for name, values in halves.items():
+            if not np.isfinite(values).all():
+                raise HeadsError(f"mtp heads: tensor {name!r} is too large for float16; save it unrounded")
+        return replace(self, tensors=halves)
+
+    def bind(self, operations: Operations, base: BaseMatrices) -> BoundMtp:
+        """The layer in an engine's arrays, over the base model's matrices."""
+        return BoundMtp(self, operations, base)
+
+
+class BoundMtp:
+    """An MTP layer on an engine."""
+
+    def __init__(self, heads: MtpHeads, operations: Operations, base: BaseMatrices) -> None:
+        self.heads, self.config, self.operations = heads, heads.config, operations
+        self._ids = None if self.config.draft_vocab is None else np.array(self.config.draft_vocab, dtype=np.int64)
+        tensors = {name: operations.array(values) for name, values in heads.tensors.items()}
+        ids = np.arange(self.config.vocab_size) if self._ids is None else self._ids
+        is_whole = self._ids is None and int(base.output.shape[0]) == self.config.vocab_size
+        output = base.output if is_whole else operations.select(base.output, ids)  # without padding rows
+        self.layer: DraftLayer = operations.draft_layer(self.config, tensors, base.embedding, output)
+
+    def likeliest(
+        self, scored: LayerScored, rows: Sequence[Row], num_ranks: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The ``num_ranks`` likeliest base ids behind each row, likeliest first, and their log-probabilities; [rows, ranks]."""
+        ids, values = scored.likeliest(rows, num_ranks)
+        return ids if self._ids is None else self._ids[ids], values
+
+    def gather(self, states: Sequence[Array]) -> Array:
+        """Hidden states of some pieces, each [n, D], as one array."""
+        return states[0] if len(states) == 1 else self.operations.stack(states)

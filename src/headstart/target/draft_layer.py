@@ -1,0 +1,59 @@
+"""A decoder layer that drafts: what it computes, and its sizes.
+
+The shape is EAGLE-3's (Li et al. 2025, "EAGLE-3", section 3.1), so that its tensors carry the names other engines know:
+
+    x = hidden                                                     residual stream: the state given with the row
+    x += o_proj(attention(q, k, v of [input_layernorm(embedding); hidden_norm(hidden)]))
+    x += down_proj(silu(gate_proj(n)) * up_proj(n)),   n = post_attention_layernorm(x)
+    own output x;   logits = output matrix * norm(x)
+
+A row is a token together with a hidden state that has seen everything before it: the target's, or the layer's own output for
+the row above. Norms are RMS norms, positions rotary, attention grouped. Each engine has one: ``native_draft_layer.py`` is the
+compiled stack with one layer, ``torch_draft_layer.py`` also trains.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class LayerSizes(Protocol):
+    """Sizes of a drafting layer, under the names of transformers' configs."""
+
+    @property
+    def hidden_size(self) -> int:
+        """D, that of the target."""
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Query heads."""
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """Heads of keys and values."""
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head."""
+
+    @property
+    def intermediate_size(self) -> int:
+        """Inner width of the MLP."""
+
+    @property
+    def rms_norm_eps(self) -> float:
+        """Epsilon of all norms."""
+
+    @property
+    def rope_theta(self) -> float:
+        """Base of the rotary frequencies."""
+
+
+def inverse_frequencies(sizes: LayerSizes) -> NDArray[np.float64]:
+    """Of the plain rotary positions, [head_dim / 2]."""
+    exponents = np.arange(0, sizes.head_dim, 2, dtype=np.float64) / sizes.head_dim
+    found: NDArray[np.float64] = sizes.rope_theta**-exponents
+    return found
