@@ -157,11 +157,16 @@ std::size_t Linear::prepared_bytes() const {
   return (round_up(size, kRegister) / kRegister | 1) * kRegister;
 }
 
-void Linear::prepare(const float* x, void* prepared) const {
+void Linear::prepare(const float* x, std::int64_t begin, std::int64_t end, void* prepared) const {
+  const std::int64_t count = end - begin;
   switch (activation()) {
-    case Activation::float32: std::memcpy(prepared, x, static_cast<std::size_t>(inputs_) * 4); return;
-    case Activation::bfloat16: kernels_->prepare_bfloat16(x, inputs_, static_cast<std::uint16_t*>(prepared)); return;
-    case Activation::bytes: kernels_->prepare_bytes(x, num_steps_, static_cast<ActivationBlock*>(prepared)); return;
+    case Activation::float32:
+      std::memcpy(static_cast<float*>(prepared) + begin, x + begin, static_cast<std::size_t>(count) * sizeof(float));
+      return;
+    case Activation::bfloat16: kernels_->prepare_bfloat16(x + begin, count, static_cast<std::uint16_t*>(prepared) + begin); return;
+    case Activation::bytes:
+      kernels_->prepare_bytes(x + begin, count / kBlock, static_cast<ActivationBlock*>(prepared) + begin / kBlock);
+      return;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <span>
 
 namespace headstart {
@@ -14,9 +15,13 @@ constexpr std::int64_t kTaskQueries = 24;             // of one attention task, 
 constexpr std::int64_t kTaskScores = std::int64_t{1} << 18;
 constexpr std::int64_t kPartsPerWorker = 4;  // of a shared step: enough to even out, few enough to read weights in long runs
 constexpr std::size_t kSections = 3;         // most matrices that read one input
+constexpr std::size_t kGated = 2;            // the section of what gate and up, which may use two, become
 constexpr std::int64_t kLine = 64;
 
 std::int64_t round_up(std::int64_t size, std::int64_t unit) { return (size + unit - 1) / unit * unit; }
+
+// Inputs of a row that can only be prepared together.
+std::int64_t inputs_together(const Linear& matrix) { return matrix.activation() == Activation::bytes ? kBlock : 2; }
 
 }  // namespace
 
@@ -71,13 +76,16 @@ void Stack::Pass::see(const Forest& forest, std::int64_t begin) {
 void Stack::Pass::share_out(const ModelSettings& settings) {
   const std::int64_t heads = settings.heads_per_kv_head();
   const std::int64_t queries = std::min(kTaskQueries, kTaskScores / std::max(most_positions, draft_rows));
-  const std::int64_t rows_at_once = std::max<std::int64_t>(1, queries / heads);
-  // Few rows: query heads apart from each other, so that all workers have something to do.
-  const bool apart = num_rows() * settings.num_kv_heads < 2 * Pool::instance().num_threads() * rows_at_once;
+  // Rows in so many parts that the workers get equally much; where there are fewer rows, query heads apart from each other.
+  const std::int64_t workers = Pool::instance().num_threads();
+  const auto num_parts = [workers](std::int64_t heads) { return workers / std::gcd(workers, heads); };
+  const bool apart = num_rows() < num_parts(settings.num_kv_heads);
+  const std::int64_t heads_at_once = apart ? 1 : heads, parts = num_parts(apart ? settings.num_heads : settings.num_kv_heads);
+  const std::int64_t rows_at_once = std::clamp<std::int64_t>(queries / heads_at_once, 1, (num_rows() + parts - 1) / parts);
   for (std::int64_t first = 0, last; first < num_rows(); first = last) {
     last = first + 1;
     while (last < num_rows() && last - first < rows_at_once && row(last).tree == row(first).tree) ++last;
-    share_out(first, last, settings.num_kv_heads, heads, apart ? 1 : heads);
+    share_out(first, last, settings.num_kv_heads, heads, heads_at_once);
   }
 }
 
@@ -190,11 +198,15 @@ class Stack::Run {
     return buffers_.prepared.data() + section * (buffers_.prepared.size() / kSections);
   }
 
+  std::byte* prepared_row(const Linear& reader, std::size_t section, std::int64_t row) const {
+    return prepared(section) + row * static_cast<std::int64_t>(reader.prepared_bytes());
+  }
+
   template <std::size_t N>
   void prepare(const Affines<N>& readers, const float* x, std::int64_t row) {
     for (std::size_t i = 0; i < N; ++i) {
       const Linear& matrix = *readers[i]->matrix;
-      if (section(readers, i) == i) matrix.prepare(x, prepared(i) + row * static_cast<std::int64_t>(matrix.prepared_bytes()));
+      if (section(readers, i) == i) matrix.prepare(x, prepared_row(matrix, i, row));
     }
   }
 
@@ -204,20 +216,27 @@ class Stack::Run {
     bool add;
   };
 
+  void apply(const Affine& affine, std::size_t section, std::int64_t rows, std::int64_t begin, std::int64_t end,
+             const Output& output) const {
+    affine.matrix->apply(prepared(section), rows, begin, end, output.y, output.stride, affine.bias_data(), output.add);
+  }
+
+  // Of a step that is shared out in `count` pieces.
+  std::int64_t chunk_of(std::int64_t count) const {
+    return std::max<std::int64_t>(1, count / (kPartsPerWorker * pool_.num_threads()));
+  }
+
   template <std::size_t N>
-  void multiply(const Affines<N>& readers, std::int64_t rows, const std::array<Output, N>& outputs) {
+  void multiply(const Affines<N>& readers, std::int64_t rows, const std::array<Output, N>& outputs, std::size_t first_section = 0) {
     std::int64_t total = 0;
     for (const Affine* reader : readers) total += reader->matrix->num_groups();
-    const std::int64_t chunk = std::max<std::int64_t>(1, total / (kPartsPerWorker * pool_.num_threads()));
-    pool_.share(total, chunk, [&](std::int64_t begin, std::int64_t end) {
+    pool_.share(total, chunk_of(total), [&](std::int64_t begin, std::int64_t end) {
       std::int64_t start = 0;
       for (std::size_t i = 0; i < N; ++i) {
-        const Linear& matrix = *readers[i]->matrix;
-        const std::int64_t from = std::max(begin - start, std::int64_t{0}), to = std::min(end - start, matrix.num_groups());
-        if (from < to)
-          matrix.apply(prepared(section(readers, i)), rows, from, to, outputs[i].y, outputs[i].stride, readers[i]->bias_data(),
-                       outputs[i].add);
-        start += matrix.num_groups();
+        const std::int64_t count = readers[i]->matrix->num_groups();
+        const std::int64_t from = std::max(begin - start, std::int64_t{0}), to = std::min(end - start, count);
+        if (from < to) apply(*readers[i], first_section + section(readers, i), rows, from, to, outputs[i]);
+        start += count;
       }
     });
     mark(Part::linear);
@@ -275,11 +294,8 @@ class Stack::Run {
               Output{qkv + s_.query_size() + s_.kv_size(), qkv_size(), false}});
     share_rows(num_rows(), [&](std::int64_t row) { place_row(layer, weights, row); });
     mark(Part::other);
-    attend(layer);
-    const Affines<1> output{&weights.attention_output};
-    share_rows(num_rows(), [&](std::int64_t row) { prepare(output, buffers_.attended.as<float>() + row * s_.query_size(), row); });
-    mark(Part::other);
-    multiply(output, num_rows(), {Output{residual(0), s_.hidden_size, true}});
+    attend(layer, *weights.attention_output.matrix);
+    multiply(Affines<1>{&weights.attention_output}, num_rows(), {Output{residual(0), s_.hidden_size, true}});
   }
 
   // Normalises a row's heads and turns them, if the layer is a rotary one; queries are rounded for the scores, keys and values go into the cache.
@@ -317,17 +333,29 @@ class Stack::Run {
       std::memcpy(y, x, static_cast<std::size_t>(size) * sizeof(float));
   }
 
-  void attend(std::int64_t layer) {
+  void attend(std::int64_t layer, const Linear& output) {
     const auto kernel = s_.cache_kind == CacheKind::bfloat16 ? kernels_.attend_bfloat16 : kernels_.attend_float32;
-    share_rows(static_cast<std::int64_t>(pass_.shares.size()), [&](std::int64_t share) {
-      kernel(task(layer, pass_.shares[static_cast<std::size_t>(share)]));
+    const bool by_head = s_.head_size % inputs_together(output) == 0;  // whoever computes heads prepares them
+    share_rows(static_cast<std::int64_t>(pass_.shares.size()), [&](std::int64_t index) {
+      const AttentionShare& share = pass_.shares[static_cast<std::size_t>(index)];
+      kernel(task(layer, share));
+      const std::int64_t begin = first_head(share) * s_.head_size, end = begin + share.num_heads * s_.head_size;
+      for (std::int64_t row = share.row; by_head && row < share.row + share.num_rows; ++row) prepare_attended(output, row, begin, end);
     });
     mark(Part::attention);
+    if (by_head) return;
+    share_rows(num_rows(), [&](std::int64_t row) { prepare_attended(output, row, 0, s_.query_size()); });
+    mark(Part::other);
   }
 
+  void prepare_attended(const Linear& output, std::int64_t row, std::int64_t begin, std::int64_t end) const {
+    output.prepare(buffers_.attended.as<float>() + row * s_.query_size(), begin, end, prepared_row(output, 0, row));
+  }
+
+  std::int64_t first_head(const AttentionShare& share) const { return share.kv_head * s_.heads_per_kv_head() + share.first_head; }
+
   AttentionTask task(std::int64_t layer, const AttentionShare& share) const {
-    const std::int64_t head = share.kv_head * s_.heads_per_kv_head() + share.first_head;
-    const std::int64_t place = share.row * s_.query_size() + head * s_.head_size;
+    const std::int64_t place = share.row * s_.query_size() + first_head(share) * s_.head_size;
     return {.key_values = caches_[static_cast<std::size_t>(share.tree)]->view(layer, share.kv_head),
             .rows = pass_.visible.data() + share.row,
             .num_rows = share.num_rows,
@@ -342,17 +370,35 @@ class Stack::Run {
   }
 
   void mlp_block(const LayerWeights& weights) {
+    normalise(weights.mlp_norm, Affines<2>{&weights.gate, &weights.up});
+    gate(weights);
+    multiply(Affines<1>{&weights.down}, num_rows(), {Output{residual(0), s_.hidden_size, true}}, kGated);
+  }
+
+  // Gate and up of the same columns, their product and its prepared form stay with one worker: what it has just written is in its own
+  // core's cache, and half of it would have to come from another's if a step of its own went over it row by row.
+  void gate(const LayerWeights& weights) {
     const Affines<2> readers{&weights.gate, &weights.up};
-    float *gate = buffers_.gate.as<float>(), *up = buffers_.up.as<float>();
-    normalise(weights.mlp_norm, readers);
-    multiply(readers, num_rows(), {Output{gate, s_.inner_size, false}, Output{up, s_.inner_size, false}});
-    const Affines<1> output{&weights.down};
-    share_rows(num_rows(), [&](std::int64_t row) {
-      kernels_.swiglu(gate + row * s_.inner_size, up + row * s_.inner_size, s_.inner_size);
-      prepare(output, up + row * s_.inner_size, row);
+    const Linear &gate = *weights.gate.matrix, &up = *weights.up.matrix, &down = *weights.down.matrix;
+    float *gates = buffers_.gate.as<float>(), *ups = buffers_.up.as<float>();
+    const std::int64_t unit = std::lcm(std::lcm(gate.group_outputs(), up.group_outputs()), inputs_together(down));
+    const std::int64_t num_units = (s_.inner_size + unit - 1) / unit;
+    const auto groups = [&](const Linear& matrix, std::int64_t unit_index) {
+      return std::min(unit_index * unit / matrix.group_outputs(), matrix.num_groups());
+    };
+    pool_.share(num_units, chunk_of(num_units), [&](std::int64_t begin, std::int64_t end) {
+      apply(weights.gate, section(readers, 0), num_rows(), groups(gate, begin), groups(gate, end), {gates, s_.inner_size, false});
+      apply(weights.up, section(readers, 1), num_rows(), groups(up, begin), groups(up, end), {ups, s_.inner_size, false});
+      mark(Part::linear);
+      const std::int64_t first = begin * unit, last = std::min(end * unit, s_.inner_size);
+      for (std::int64_t row = 0; row < num_rows(); ++row) {
+        float* gated = ups + row * s_.inner_size;
+        kernels_.swiglu(gates + row * s_.inner_size + first, gated + first, last - first);
+        down.prepare(gated, first, last, prepared_row(down, kGated, row));
+      }
+      mark(Part::other);
     });
-    mark(Part::other);
-    multiply(output, num_rows(), {Output{residual(0), s_.hidden_size, true}});
+    mark(Part::linear);
   }
 
   void score() {
