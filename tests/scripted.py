@@ -57,6 +57,9 @@ class ScriptedScored:
         logits = self.logits(rows)
         return [sampler.pick(x, path) for x, sampler, path in zip(logits, samplers, paths, strict=True)]
 
+    def probabilities(self, rows: ListOf[Row], samplers: ListOf[Sampler], paths: ListOf[ListOf[int]]) -> NDArray[np.float64]:
+        return np.stack([s.distribution(x, path) for x, s, path in zip(self.logits(rows), samplers, paths, strict=True)])
+
     def logprobs(self, rows: ListOf[Row], tokens: ListOf[int], num_top: int) -> list[ChosenLogprob]:
         answers = []
         for row, token in zip(rows, tokens, strict=True):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from headstart.accept import Draft, Row, Verdict, exact
 from headstart.sampling import Sampler, Sampling
@@ -81,6 +83,11 @@ def test_drafts_of_one_batch_are_walked_side_by_side_with_one_question_a_level()
         def pick(self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]) -> list[int]:
             questions.append(list(rows))
             return scored.pick(rows, samplers, paths)
+
+        def probabilities(
+            self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]
+        ) -> NDArray[np.float64]:
+            raise AssertionError("exact asks for picks alone")
 
     samplers = [Sampler(Sampling(), vocab_size=V) for _ in drafts]
     verdicts = exact(Counting(), [Draft(i, tree, s) for i, (tree, s) in enumerate(zip(drafts, samplers, strict=True))])

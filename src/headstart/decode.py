@@ -5,7 +5,7 @@ target forward over everything that is in flight: chunks of prompts, roots alone
 
 1. ask the proposer for a tree for every sequence whose prompt is cached;
 2. one ``target.forward`` over all rows;
-3. walk the plain sampler through each tree (``accept.exact``);
+3. let the rule of acceptance decide about each tree (``accept``; by default the plain sampler walks through it);
 4. cut what was picked at the first end (stop token, stop string, limit), commit the rest, keep the accepted rows.
 
 Every step commits at least one token for each sequence whose prompt is cached, whatever the proposer drafts.
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from headstart import accept
+from headstart.accept import EXACT, Rule
 from headstart.errors import RequestError
 from headstart.proposers.base import Observation, Proposer, Sequence
 from headstart.sampling import Sampler, Sampling, fresh_seed, nth_seed
@@ -78,10 +79,10 @@ class Generation:
         """Whether it left the loop."""
         return self.finish_reason is not None
 
-    def sequence(self, max_nodes: int) -> Sequence:
+    def sequence(self, max_nodes: int, choice: accept.Choice) -> Sequence:
         """The proposer's view; the bonus token takes one of the tokens that may still be committed."""
         depth = self.limit - len(self.tokens) - 1
-        return Sequence(self.key, self.text, len(self.prompt), self.sampler, max_nodes if depth else 0, depth)
+        return Sequence(self.key, self.text, len(self.prompt), self.sampler, max_nodes if depth else 0, depth, choice)
 
     def commit(self, token: int) -> None:
         """Append one token and end if it is an end."""
@@ -145,11 +146,13 @@ class _Work:
 
 
 class Decoder:
-    """The loop over one target and one proposer (None: plain decoding)."""
+    """The loop over one target, one proposer (None: plain decoding) and one rule of acceptance."""
 
-    def __init__(self, target: Target, proposer: Proposer | None = None, *, num_nodes: int = DEFAULT_NODES) -> None:
+    def __init__(
+        self, target: Target, proposer: Proposer | None = None, *, num_nodes: int = DEFAULT_NODES, rule: Rule = EXACT
+    ) -> None:
         """``num_nodes``: drafted nodes a sequence and step, at most."""
-        self.target, self.proposer, self.num_nodes = target, proposer, num_nodes
+        self.target, self.proposer, self.num_nodes, self.rule = target, proposer, num_nodes, rule
         self.timings = Timings()
         self._joining: list[list[Generation]] = []  # the answers to one prompt; they get their slot in the next step
         self._running: list[_Running] = []
@@ -245,7 +248,7 @@ class Decoder:
             if work.decides
             for generation in work.running.generations
         ]
-        verdicts = accept.exact(scored, [draft for _, _, draft in asked])
+        verdicts = self.rule.verify(scored, [draft for _, _, draft in asked])
         accepted = time.perf_counter()
         results, observations = [], []
         for (work, generation, draft), verdict in zip(asked, verdicts, strict=True):
@@ -262,7 +265,7 @@ class Decoder:
         """A draft for every sequence behind its prompt that may still commit drafted tokens."""
         if self.proposer is None or self.num_nodes == 0:
             return {}
-        asking = [r.generation.sequence(self.num_nodes) for r in self._running if not r.is_prompting]
+        asking = [r.generation.sequence(self.num_nodes, self.rule.choice) for r in self._running if not r.is_prompting]
         asking = [sequence for sequence in asking if sequence.max_nodes]
         if not asking:
             return {}

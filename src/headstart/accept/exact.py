@@ -13,25 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headstart.accept.base import Draft, Questions, Verdict
+from headstart.accept.base import Draft, Questions, Rule, Verdict, picks, walk
 
 
 def exact(scored: Questions, drafts: Sequence[Draft]) -> list[Verdict]:
     """Walk all drafts side by side, one question to the engine a level."""
-    rows = [draft.start for draft in drafts]
-    paths: list[list[int]] = [[] for _ in drafts]
-    tokens: list[list[int]] = [[] for _ in drafts]
-    walking = list(range(len(drafts)))
-    while walking:
-        asked = [(drafts[i].entry, rows[i]) for i in walking]
-        picks = scored.pick(asked, [drafts[i].sampler for i in walking], [tokens[i] for i in walking])
-        onward = []
-        for i, token in zip(walking, picks, strict=True):
-            child = drafts[i].tree.child(rows[i], token)
-            tokens[i] = [*tokens[i], token]
-            if child is not None:
-                rows[i] = child
-                paths[i].append(child)
-                onward.append(i)
-        walking = onward
-    return [Verdict(tuple(path), tuple(taken)) for path, taken in zip(paths, tokens, strict=True)]
+    return walk(drafts, lambda nodes: picks(scored, nodes))
+
+
+EXACT = Rule("exact", exact, choice="coupled", is_lossless=True, repeats_plain=True)

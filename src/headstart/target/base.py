@@ -51,6 +51,11 @@ class Scored(Protocol):
     def pick(self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]) -> list[int]:
         """The plain sampler's token of each row, as ``Sampler.pick`` defines it."""
 
+    def probabilities(
+        self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]
+    ) -> NDArray[np.float64]:
+        """The distribution [rows, V] that the plain sampler picks from, as ``Sampler.distribution`` defines it."""
+
     def logits(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """Raw logits [rows, V]."""
 

@@ -31,6 +31,12 @@ class HfScored:
             for place, is_greedy, sampler, path in zip(places, greedy, samplers, paths, strict=True)
         ]
 
+    def probabilities(
+        self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]
+    ) -> NDArray[np.float64]:
+        """What the plain sampler picks from, [rows, V]."""
+        return np.stack([s.distribution(x, path) for x, s, path in zip(self.logits(rows), samplers, paths, strict=True)])
+
     def logits(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """Raw logits [rows, V]."""
         return self._host([self._places[row] for row in rows])
