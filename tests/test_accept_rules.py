@@ -28,7 +28,8 @@ def random_model(name: str, near: Model | None = None) -> Model:
     @cache
     def model(word: Word) -> Floats:
         shares: Floats = hash_generator(name, word).dirichlet([0.7] * V)
-        return shares if near is None else (shares + near(word)) / 2
+        mixed: Floats = shares if near is None else (shares + near(word)) / 2
+        return mixed
 
     return model
 
@@ -147,7 +148,8 @@ def independent_tests(p: Floats, draws: Sequence[Draws]) -> Generator[tuple[int,
     for token in draws[0].tokens:
         yield token, min(1.0, float(p[token] / q[token]))
     residual: Floats = np.maximum(p - q, 0)
-    return residual / residual.sum()
+    residual /= residual.sum()
+    return residual
 
 
 def draft_not_renormalised(p: Floats, draws: Sequence[Draws]) -> Generator[tuple[int, float], None, Floats]:

@@ -419,3 +419,17 @@ def test_a_drawn_table_holds_every_cell(capsys: pytest.CaptureFixture[str], monk
     drawn = capsys.readouterr().out
     assert "[1]" in drawn
     assert "┃" in drawn
+
+
+def test_the_rule_of_acceptance_is_an_option(run: Run, model: str, tmp_path: Path) -> None:
+    file = tmp_path / "answer.json"
+    sampled = ("--temperature", "0.8", "--max-tokens", "6", "--proposer", "ngram", "--json", str(file))
+    status, _, err = run("generate", model, "hello", *sampled, "--accept", "typical", "--epsilon", "0.2")
+    assert (status, "lossy" in err) == (0, True)
+    answer = json.loads(file.read_text(encoding="utf-8"))
+    assert (answer["accept"], answer["lossless"]) == ("typical", False)
+    status, _, err = run("generate", model, "hello", *sampled, "--accept", "block")
+    assert (status, "lossy" in err, json.loads(file.read_text(encoding="utf-8"))["lossless"]) == (0, False, True)
+    status, _, err = run("generate", model, "hello", "--proposer", "ngram", "--accept", "block", "--delta", "0.3")
+    assert status != 0
+    assert "delta has no effect with accept block" in err

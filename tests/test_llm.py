@@ -454,3 +454,22 @@ def test_a_proposer_or_option_that_cannot_work_is_refused_by_name(name: str, opt
     with pytest.raises(RequestError) as caught:
         babbles().with_proposer(name, **options)
     assert message in str(caught.value)
+
+
+def test_the_rule_of_acceptance_is_the_models_and_the_answer_says_it() -> None:
+    llm = babbles("mix")
+    sampling = Sampling(max_tokens=12, temperature=0.9, seed=3)
+    exact, lossy = llm.generate("hi", sampling), llm.with_accept("typical", epsilon=0.2).generate("hi", sampling)
+    assert (exact.accept, exact.is_lossless) == ("exact", True)
+    assert (lossy.accept, lossy.is_lossless) == ("typical", False)
+    assert llm.with_accept("block").with_proposer("ngram").rule.name == "block"
+    assert llm.with_accept("block").with_proposer("none").rule.name == "exact"
+    assert llm.notes == ()
+    assert "lossy" in llm.with_accept("typical").notes[-1]
+
+
+def test_a_rule_that_cannot_take_effect_is_refused() -> None:
+    with pytest.raises(RequestError, match="accept rejection has no effect in plain decoding"):
+        babbles().with_accept("rejection")
+    with pytest.raises(RequestError, match="option delta has no effect with accept exact"):
+        babbles("mix").with_accept("exact", delta=0.5)

@@ -328,6 +328,7 @@ class _Fake:
 
     num_nodes = 0
     is_comparable = True
+    rule = None
 
     def __init__(self, name: str, log: list[str], seconds: Sequence[float], tokens: tuple[int, ...] = (5,)) -> None:
         self.name, self._log, self._seconds, self._tokens = name, log, iter(seconds), tokens
@@ -395,3 +396,21 @@ def test_the_table_is_aligned_text() -> None:
 
 def test_settings_stand_once() -> None:
     assert MeasureSettings() == MeasureSettings(proposers=(), limit=None, batch=1, repeat=1)
+
+
+@pytest.mark.parametrize(
+    ("accept", "temperature"), [("rejection", 0.0), ("rejection", 0.9), ("typical", 0.0), ("typical", 0.9)]
+)
+def test_the_record_claims_no_more_than_the_rule_does(llm: LLM, accept: str, temperature: float) -> None:
+    report = measure(llm, TEXTS[:2], proposers=["ngram"], accept=accept, temperature=temperature, max_tokens=6)
+    plain, guessed = report.record["configurations"]
+    assert (plain["accept"], plain["lossless"], plain["identical"]) == ("exact", True, "2/2")
+    assert guessed["accept"] == accept
+    assert guessed["identical"] == ("2/2" if temperature == 0 else None)
+    assert guessed["lossless"] == (False if accept == "typical" else True if temperature == 0 else None)
+    assert any("lossy" in note for note in report.record["notes"]) == (accept == "typical")
+
+
+def test_a_measurement_refuses_options_of_another_rule(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="option epsilon has no effect with accept exact"):
+        measure(llm, TEXTS[:1], proposers=["ngram"], epsilon=0.1)

@@ -277,7 +277,8 @@ class Decoder:
         name = self.proposer.name if self.proposer else ""
         if tree.tokens[ROOT] != sequence.tokens[-1]:
             raise ValueError(f"proposer {name}: the draft's root is not the last committed token")
-        if not all(0 <= token < self.target.vocab_size for token in tree.tokens):
+        largest = max((int(draws.ids.max()) for drawn in tree.draws for draws in drawn), default=0)
+        if not all(0 <= token < self.target.vocab_size for token in (*tree.tokens, largest)):
             raise ValueError(f"proposer {name}: the draft holds a token that the target does not have")
         return tree.pruned(sequence.max_nodes, sequence.max_depth)
 

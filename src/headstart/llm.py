@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from headstart.accept import EXACT, Rule, choose_rule
 from headstart.decode import Decoder, FinishReason, Generation, StepResult, Timings
 from headstart.errors import RequestError
 from headstart.proposers.base import Proposer
@@ -56,6 +57,8 @@ class Answer:
     stats: Stats
     seconds: float  # from joining to leaving
     timings: Timings  # of the whole loop that it ran in
+    accept: str = EXACT.name  # the rule of acceptance
+    is_lossless: bool = True  # whether that rule follows the model's own distribution
     others: tuple[Answer, ...] = ()  # the second to n-th answer
 
     @property
@@ -143,14 +146,17 @@ class LLM:
         source: Mapping[str, Any] | None = None,
         num_nodes: int | None = None,
         notes: Sequence[str] = (),
+        rule: Rule = EXACT,
     ) -> None:
         """``num_nodes``: drafted nodes a step; None takes the proposer's own default. ``notes``: of the target's loading."""
         if num_nodes is not None and num_nodes < 0:
             raise RequestError(f"num_nodes is {num_nodes}; it must be 0 or more")
         if num_nodes and guesser.proposer is None:
             raise RequestError("num_nodes has no effect in plain decoding; choose a proposer, or leave it out")
+        if guesser.proposer is None and rule is not EXACT:
+            raise RequestError(f"accept {rule.name} has no effect in plain decoding; choose a proposer, or leave it out")
         self.target, self.tokenizer, self.source = target, tokenizer, dict(source or {})
-        self._guesser, self._notes = guesser, tuple(notes)
+        self._guesser, self._notes, self.rule = guesser, tuple(notes), rule
         self.num_nodes = guesser.num_nodes if num_nodes is None else num_nodes
 
     @property
@@ -171,12 +177,24 @@ class LLM:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of how this was loaded: why not natively, and what was rounded on the way."""
-        return (*self._notes, *self._guesser.notes)
+        return (*self._notes, *self._guesser.notes, *([self.rule.note] if self.rule.note else []))
 
     def with_proposer(self, name: str, *, num_nodes: int | None = None, **options: Any) -> LLM:
         """The same target with another guesser; options as in :func:`load`."""
         guesser = choose_proposer(name, self.target, self.tokenizer, **options)
-        return LLM(self.target, self.tokenizer, guesser, source=self.source, num_nodes=num_nodes, notes=self._notes)
+        rule = self.rule if guesser.proposer else EXACT  # plain decoding accepts nothing
+        return LLM(self.target, self.tokenizer, guesser, source=self.source, num_nodes=num_nodes, notes=self._notes, rule=rule)
+
+    def with_accept(self, name: str, *, epsilon: float | None = None, delta: float | None = None) -> LLM:
+        """The same target and guesser with another rule of acceptance; names and options as in :func:`load`."""
+        return self.with_rule(choose_rule(name, epsilon=epsilon, delta=delta))
+
+    def with_rule(self, rule: Rule) -> LLM:
+        """The same target and guesser with this rule of acceptance."""
+        num_nodes = self.num_nodes if self.proposer else None
+        return LLM(
+            self.target, self.tokenizer, self._guesser, source=self.source, num_nodes=num_nodes, notes=self._notes, rule=rule
+        )
 
     def encode(self, prompt: Prompt, *, chat: bool | None = None) -> list[int]:
         """Token ids of a prompt. ``chat``: through the chat template; None: if the model has one."""
@@ -226,7 +244,7 @@ class LLM:
                         by_key[result.generation.key].ended = time.perf_counter()
         finally:
             decoder.close()
-        return [_answer(jobs[number], decoder.timings) for number in range(len(prompts))]
+        return [_answer(jobs[number], decoder) for number in range(len(prompts))]
 
     def stream(
         self, prompt: Prompt, sampling: Sampling | None = None, *, chat: bool | None = None, **fields: Any
@@ -251,7 +269,7 @@ class LLM:
         return steps()
 
     def _decoder(self) -> Decoder:
-        return Decoder(self.target, self.proposer, num_nodes=self.num_nodes)
+        return Decoder(self.target, self.proposer, num_nodes=self.num_nodes, rule=self.rule)
 
     def _join(self, decoder: Decoder, prompt: Sequence[int], sampling: Sampling) -> list[_Job]:
         silent = frozenset(sampling.stop_token_ids) | self.target.end_tokens
@@ -274,6 +292,9 @@ def load(
     kv_dtype: str = "auto",
     device: str = "cpu",
     target: str = "auto",
+    accept: str = "exact",
+    epsilon: float | None = None,
+    delta: float | None = None,
     num_nodes: int | None = None,
     growth: str | None = None,
     allow_other_base: bool = False,
@@ -283,12 +304,16 @@ def load(
     ``proposer``: "none", "ngram", "draft_model" (with ``draft``), "medusa" (with ``heads``, or heads found by the model's
     fingerprint), or "auto": heads if some are found, else prompt lookup.
 
+    ``accept``: "exact" (the tokens of plain decoding), "rejection" or "block" (other tokens of the same distribution), or
+    "typical" (lossy, with ``epsilon`` and ``delta``).
+
     ``target`` names the engine: "native" (C++, on a CPU), "hf" (PyTorch), or "auto": native where that is possible;
     ``LLM.notes`` says why it was not. ``dtype``: "auto" (what the file stores), "float32", "bfloat16", or natively "int8";
     ``kv_dtype`` is that of the native engine's cache: "bfloat16", "float32", or "auto" (float32 beside float32 weights).
     """
     from headstart.target.loading import load_model
 
+    rule = choose_rule(accept, epsilon=epsilon, delta=delta)
     loaded = load_model(name, dtype=dtype, device=device, engine=target, kv_dtype=kv_dtype)
     guesser = choose_proposer(
         proposer,
@@ -301,7 +326,7 @@ def load(
         allow_other_base=allow_other_base,
     )
     source = asdict(loaded.source)
-    return LLM(loaded.target, loaded.tokenizer, guesser, source=source, num_nodes=num_nodes, notes=loaded.notes)
+    return LLM(loaded.target, loaded.tokenizer, guesser, source=source, num_nodes=num_nodes, notes=loaded.notes, rule=rule)
 
 
 def sampling_from(sampling: Sampling | None, fields: Mapping[str, Any]) -> Sampling:
@@ -324,7 +349,7 @@ def _step(job: _Job, result: StepResult) -> Step:
     )
 
 
-def _answer(jobs: Sequence[_Job], timings: Timings) -> Answer:
+def _answer(jobs: Sequence[_Job], decoder: Decoder) -> Answer:
     answers = []
     for job in jobs:
         generation = job.generation
@@ -341,7 +366,9 @@ def _answer(jobs: Sequence[_Job], timings: Timings) -> Answer:
                 tuple(generation.logprobs),
                 generation.stats,
                 job.ended - job.started,
-                timings,
+                decoder.timings,
+                decoder.rule.name,
+                decoder.rule.is_lossless,
             )
         )
     return replace(answers[0], others=tuple(answers[1:]))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from headstart.cli.options import (
+    Accepting,
     Engine,
     ModelName,
     ProposerName,
@@ -39,6 +40,7 @@ def chat(
     show_steps: Annotated[bool, switch("make each step's accepted block visible")] = False,
     engine: Engine = None,
     proposers: Proposers = None,
+    accepting: Accepting = None,
     sampling: SamplingOptions = None,
 ) -> None:
     """Talk with a model, a turn a line; /help lists the commands."""
@@ -46,7 +48,7 @@ def chat(
     for name, value, off in (("n", request.n, 1), ("logprobs", request.logprobs, None)):
         if value != off:
             raise RequestError(f"--{name} has no effect in a chat")
-    llm = open_model(model, engine, proposer, proposers)
+    llm = open_model(model, engine, proposer, proposers, accepting)
     if not llm.tokenizer.has_chat_template:
         raise RequestError(f"{model} has no chat template; use `headstart generate --raw`")
     _converse(Conversation(llm, request, system, show_steps), sys.stdin.isatty())

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from headstart.cli.options import (
+    Accepting,
     Engine,
     JsonFile,
     ModelName,
@@ -38,6 +39,7 @@ def generate(
     json: JsonFile = None,
     engine: Engine = None,
     proposers: Proposers = None,
+    accepting: Accepting = None,
     sampling: SamplingOptions = None,
 ) -> None:
     """Answer one prompt."""
@@ -52,7 +54,7 @@ def generate(
     content: str | list[dict[str, Any]] = text
     if system is not None:
         content = [{"role": "system", "content": system}, {"role": "user", "content": text}]
-    llm = open_model(model, engine, proposer, proposers)
+    llm = open_model(model, engine, proposer, proposers, accepting)
     chat = False if raw else None
     if json is None and request.n == 1:
         _stream(llm.stream(content, request, chat=chat), show_steps)
@@ -117,6 +119,8 @@ def _describe(answer: Any) -> dict[str, Any]:
         "seed": answer.seed,
         "num_prompt": answer.num_prompt,
         "seconds": answer.seconds,
+        "accept": answer.accept,
+        "lossless": answer.is_lossless,
         "logprobs": [asdict(entry) for entry in answer.logprobs] or None,
         "stats": asdict(stats) | {"acceptance_length": stats.acceptance_length, "acceptance_rate": stats.acceptance_rate},
     }

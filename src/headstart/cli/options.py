@@ -130,8 +130,20 @@ class ProposerFlags:
         return {name: value for name, value in given(self).items() if value not in (None, False) and name != "nodes"}
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptFlags:
+    """Which drafted tokens become text."""
+
+    accept: Annotated[
+        str | None, Parameter(help="exact (plain decoding's tokens), rejection or block (their distribution), typical (lossy)")
+    ] = None
+    epsilon: Annotated[float | None, Parameter(help="accept tokens likelier than this (typical)")] = None
+    delta: Annotated[float | None, Parameter(help="or likelier than this share of exp(-entropy) (typical)")] = None
+
+
 Engine = Annotated[EngineFlags | None, Parameter(name="*")]
 Proposers = Annotated[ProposerFlags | None, Parameter(name="*")]
+Accepting = Annotated[AcceptFlags | None, Parameter(name="*")]
 SamplingOptions = Annotated[SamplingFlags | None, Parameter(name="*")]
 ModelName = Annotated[str, Parameter(help="a Hugging Face folder, a GGUF file, a hub id, or smollm2")]
 ProposerName = Annotated[str | None, Parameter(help="auto, none, ngram, medusa or draft_model")]
@@ -146,12 +158,19 @@ def read_input(read: Callable[[], str]) -> str:
         raise RequestError(f"stdin is no {error.encoding} text at byte {error.start}; pipe in UTF-8") from None
 
 
-def open_model(name: str, engine: EngineFlags | None, proposer: str | None, proposers: ProposerFlags | None) -> LLM:
+def open_model(
+    name: str,
+    engine: EngineFlags | None,
+    proposer: str | None,
+    proposers: ProposerFlags | None,
+    accepting: AcceptFlags | None = None,
+) -> LLM:
     """Load a model with what was given on the command line, and remark on how it was loaded."""
     from headstart.cli.terminal import remark, working
     from headstart.llm import load
 
-    options = {key: value for key, value in given(engine or EngineFlags()).items() if value is not None}
+    flags = given(engine or EngineFlags()) | given(accepting or AcceptFlags())
+    options = {key: value for key, value in flags.items() if value is not None}
     if proposer is not None:
         options["proposer"] = proposer
     chosen = proposers or ProposerFlags()

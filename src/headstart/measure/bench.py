@@ -58,9 +58,11 @@ def measure(
     chosen, wanted = _settings(settings, sampling, named)
     notes: list[str] = []
     names = _proposers(chosen, llm, notes)
+    rule = chosen.rule(llm.rule)
+    notes += [rule.note] if rule.note else []
     chosen_prompts = prompt_set(prompts, chosen.limit)
     encoded = _encode(llm, chosen_prompts, wanted)
-    configurations = configure(llm, names, wanted, num_nodes=num_nodes, options=options or {})
+    configurations = configure(llm, names, wanted, num_nodes=num_nodes, options=options or {}, rule=rule)
     trials = [_Trial(configuration) for configuration in configurations]
     _run(trials, encoded, chosen, wanted, progress or _silent)
     measured = _judge(llm.target, trials, chosen_prompts.prompts, encoded, chosen, wanted)
@@ -146,7 +148,9 @@ def _judge(
         samples = _samples(trial, prompts, settings.batch)
         configuration = trial.configuration
         timings = _median_timings(trial.runs)
-        measured.append(Measured(configuration.name, configuration.num_nodes, samples, timings, differences))
+        measured.append(
+            Measured(configuration.name, configuration.num_nodes, samples, timings, differences, configuration.rule)
+        )
     return measured
 
 

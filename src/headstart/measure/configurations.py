@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headstart.accept import Rule
 from headstart.decode import Timings
 from headstart.errors import RequestError
 from headstart.llm import LLM
@@ -54,6 +55,10 @@ class Configuration(Protocol):
     num_nodes: int
     is_comparable: bool  # whether its tokens must be plain's
 
+    @property
+    def rule(self) -> Rule | None:
+        """The rule of acceptance; None: not ours."""
+
     def run(self, prompts: Prompts, sampling: Sampling) -> BatchRun:
         """Answer a batch, all of it in flight at once."""
 
@@ -61,10 +66,9 @@ class Configuration(Protocol):
 class Proposing:
     """Headstart's loop with one proposer."""
 
-    is_comparable = True
-
-    def __init__(self, name: str, llm: LLM) -> None:
-        self.name, self._llm, self.num_nodes = name, llm, llm.num_nodes
+    def __init__(self, name: str, llm: LLM, sampling: Sampling) -> None:
+        self.name, self._llm, self.num_nodes, self.rule = name, llm, llm.num_nodes, llm.rule
+        self.is_comparable = llm.rule.repeats_plain or sampling.temperature == 0
 
     def run(self, prompts: Prompts, sampling: Sampling) -> BatchRun:
         """One call of the loop."""
@@ -79,6 +83,7 @@ class Reference:
 
     name = TRANSFORMERS
     num_nodes = 0
+    rule = None
 
     def __init__(self, target: Target, sampling: Sampling) -> None:
         if target.engine != "hf":
@@ -97,7 +102,7 @@ class Reference:
 
 
 def configure(
-    llm: LLM, proposers: Sequence[str], sampling: Sampling, *, num_nodes: int | None, options: Mapping[str, Any]
+    llm: LLM, proposers: Sequence[str], sampling: Sampling, *, num_nodes: int | None, options: Mapping[str, Any], rule: Rule
 ) -> list[Configuration]:
     """The configurations by name; ``options`` go to the proposers that read them, and are refused if none does."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
@@ -107,18 +112,20 @@ def configure(
             raise RequestError(f"unknown option {name}; known are {', '.join(_OPTION_USERS)}")
         if user not in proposers:
             raise RequestError(f"option {name} has no effect without proposer {user}; add it to the proposers")
-    return [_configuration(llm, name, sampling, num_nodes, given) for name in proposers]
+    return [_configuration(llm, name, sampling, num_nodes, given, rule) for name in proposers]
 
 
-def _configuration(llm: LLM, name: str, sampling: Sampling, num_nodes: int | None, options: Mapping[str, Any]) -> Configuration:
+def _configuration(
+    llm: LLM, name: str, sampling: Sampling, num_nodes: int | None, options: Mapping[str, Any], rule: Rule
+) -> Configuration:
     if name == TRANSFORMERS:
         return Reference(llm.target, sampling)
     if name == PLAIN:
-        return Proposing(name, llm.with_proposer("none"))
+        return Proposing(name, llm.with_proposer("none"), sampling)
     own = {option: value for option, value in options.items() if _OPTION_USERS[option] == name}
     if name == llm.proposer_name and not own and num_nodes is None:
-        return Proposing(name, llm)
-    return Proposing(name, llm.with_proposer(name, num_nodes=num_nodes, **own))
+        return Proposing(name, llm.with_rule(rule), sampling)
+    return Proposing(name, llm.with_proposer(name, num_nodes=num_nodes, **own).with_rule(rule), sampling)
 
 
 def _plain_stats(num_tokens: int) -> Stats:

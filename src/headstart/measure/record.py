@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from headstart.accept import EXACT, Rule
 from headstart.decode import Timings
 from headstart.llm import LLM
 from headstart.lossless import Difference
@@ -59,6 +60,14 @@ class Measured:
     samples: Sequence[Sample]
     timings: Timings
     differences: Sequence[Difference] | None
+    rule: Rule | None = EXACT
+
+    @property
+    def is_lossless(self) -> bool | None:
+        """Whether it lost nothing; None where that cannot be seen from its tokens."""
+        if self.rule is not None and not self.rule.is_lossless:
+            return False
+        return None if self.differences is None else not any(d.kind == "fault" for d in self.differences)
 
 
 def record_of(
@@ -107,8 +116,8 @@ def _configuration(measured: Measured, plain: Measured, batch: int) -> dict[str,
     categories = dict.fromkeys(sample.category for sample in measured.samples)
     return {
         "proposer": measured.name,
-        "accept": None if measured.name == TRANSFORMERS else "exact",
-        "lossless": None if measured.differences is None else not any(d.kind == "fault" for d in measured.differences),
+        "accept": measured.rule.name if measured.rule else None,
+        "lossless": measured.is_lossless,
         "batch": batch,
         "nodes": measured.num_nodes,
         **_core(measured.samples, plain.samples),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from headstart.accept import Rule, choose_rule
 from headstart.errors import RequestError
 from headstart.sampling import Sampling
 
@@ -22,6 +23,9 @@ class MeasureSettings:
     limit: int | None = None  # prompts, spread evenly over the categories; None: all
     batch: int = 1  # sequences in flight
     repeat: int = 1  # passes over all prompts; times are medians
+    accept: str | None = None  # rule of acceptance: exact, rejection, block or typical; None: the model's own
+    epsilon: float | None = None  # typical: a token likelier than this is accepted
+    delta: float | None = None  # typical: or likelier than this share of exp(-entropy)
 
     def __post_init__(self) -> None:
         for name in ("limit", "batch", "repeat"):
@@ -31,6 +35,12 @@ class MeasureSettings:
         twice = next((p for p in self.proposers if self.proposers.count(p) > 1), None)
         if twice is not None:
             raise RequestError(f"proposer {twice} is given twice")
+
+    def rule(self, own: Rule) -> Rule:
+        """The rule of acceptance; ``own`` is the model's."""
+        if self.accept is None and self.epsilon is None and self.delta is None:
+            return own
+        return choose_rule(self.accept or own.name, epsilon=self.epsilon, delta=self.delta)
 
 
 def measured_sampling(sampling: Sampling) -> Sampling:
