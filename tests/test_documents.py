@@ -23,8 +23,8 @@ import headstart
 from chat_model import TEMPLATE, chat_tokenizer, tiny_base, tiny_loaded
 from headstart.cli.app import VERBS, make_app
 from headstart.llm import LLM
-from headstart.measure import measure
 from headstart.lossless import Difference
+from headstart.measure import measure
 from headstart.proposers.choose import Guesser
 from headstart.target import loading
 from headstart.train import train

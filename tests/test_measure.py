@@ -19,9 +19,9 @@ from headstart.accept import Row
 from headstart.decode import Timings
 from headstart.errors import DataError, RequestError
 from headstart.llm import LLM
+from headstart.lossless import compare, first_difference
 from headstart.measure import MeasureSettings, Prompt, measure, prompt_set
 from headstart.measure.configurations import BatchRun, Output
-from headstart.lossless import compare, first_difference
 from headstart.measure.prompts import parse, spread
 from headstart.measure.record import Sample, without_path
 from headstart.measure.report import aligned, save_json

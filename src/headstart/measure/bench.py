@@ -17,8 +17,8 @@ from typing import Any
 from headstart.decode import Timings
 from headstart.errors import DataError, RequestError
 from headstart.llm import LLM, sampling_from
-from headstart.measure.configurations import BatchRun, Configuration, configure
 from headstart.lossless import Difference, compare
+from headstart.measure.configurations import BatchRun, Configuration, configure
 from headstart.measure.prompts import Content, Prompt, PromptSet, prompt_set
 from headstart.measure.record import Measured, Sample, record_of
 from headstart.measure.report import Report
