@@ -16,9 +16,11 @@ from headstart.heads.base import Acceptance, BaseIdentity, HeadsCard
 from headstart.heads.medusa import MedusaConfig, MedusaHeads
 from headstart.proposers.base import Observation, Proposer
 from headstart.proposers.base import Sequence as InFlight
+from headstart.proposers.combined import CombinedProposer
 from headstart.proposers.draft_model import DraftModelProposer
 from headstart.proposers.medusa import MedusaProposer
 from headstart.proposers.ngram import NgramProposer
+from headstart.proposers.suffix import SuffixProposer
 from headstart.proposers.vocabulary import check_vocabularies
 from headstart.sampling import Sampler, Sampling, gumbel, log_softmax
 from headstart.target.base import Feed
@@ -74,6 +76,12 @@ def noisy_draft(target: ScriptedTarget, seed: int = 1, **options: Any) -> Script
 
 PROPOSERS: Mapping[str, Callable[[ScriptedTarget], Proposer]] = {
     "ngram": lambda target: NgramProposer(),
+    "suffix": lambda target: SuffixProposer(),
+    "combined": lambda target: CombinedProposer([SuffixProposer(), medusa(target)]),
+    "combined static": lambda target: CombinedProposer([medusa(target, "static"), NgramProposer()]),
+    "combined with a draft": lambda target: CombinedProposer(
+        [SuffixProposer(), medusa(target), DraftModelProposer(noisy_draft(target))]
+    ),
     "medusa dynamic": lambda target: medusa(target),
     "medusa static": lambda target: medusa(target, "static"),
     "medusa unmeasured": lambda target: medusa(target, acceptance=None),
@@ -146,7 +154,7 @@ def test_nothing_is_held_of_sequences_that_left(proposer: str) -> None:
     guesser = PROPOSERS[proposer](target)
     decode(target, guesser, [[1], [2, 3], [4, 5, 6]], Sampling(max_tokens=9))
     assert target.num_open == 0
-    held = {"_indexes", "_states", "known"} & vars(guesser).keys()
+    held = {"_indexes", "_states", "_texts", "_grown", "_tallies", "known"} & vars(guesser).keys()
     assert all(not vars(guesser)[name] for name in held)
     if isinstance(guesser, DraftModelProposer):
         assert guesser.cache_bytes() == 0
@@ -421,7 +429,9 @@ def test_a_table_target_plays_its_script() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("proposer", ["ngram", "medusa", "medusa static", "draft_model", "draft_model itself"])
+@pytest.mark.parametrize(
+    "proposer", ["ngram", "suffix", "medusa", "medusa static", "combined", "draft_model", "draft_model itself"]
+)
 def test_no_proposer_changes_the_text_of_a_torch_model(proposer: str, temperature: float) -> None:
     pytest.importorskip("torch")
     from tiny import tiny_target
@@ -429,6 +439,8 @@ def test_no_proposer_changes_the_text_of_a_torch_model(proposer: str, temperatur
     target = tiny_target()
     guessers: dict[str, Callable[[], Proposer]] = {
         "ngram": NgramProposer,
+        "suffix": SuffixProposer,
+        "combined": lambda: CombinedProposer([SuffixProposer(), real_medusa(target, "dynamic")]),
         "medusa": lambda: real_medusa(target, "dynamic"),
         "medusa static": lambda: real_medusa(target, "static"),
         "draft_model": lambda: DraftModelProposer(tiny_target(seed=1)),

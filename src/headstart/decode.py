@@ -289,7 +289,8 @@ class Decoder:
             return _Work(running, tree, ROOT, decides=True)
         chunk = generation.prompt[running.num_cached : running.num_cached + PROMPT_CHUNK]
         is_last = running.num_cached + len(chunk) == len(generation.prompt)
-        return _Work(running, Tree.chain(chunk), len(chunk) - 1, decides=is_last)
+        nobody = [1.0] + [0.0] * (len(chunk) - 1)  # guessed these
+        return _Work(running, Tree.chain(chunk, nobody), len(chunk) - 1, decides=is_last)
 
     def _settle(self, batch: ListOf[_Work], verdicts: dict[int, accept.Verdict]) -> None:
         """Keep the accepted rows; free what ended; behind a prompt, give every further answer a slot of its own."""

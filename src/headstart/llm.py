@@ -25,6 +25,7 @@ from headstart.tokenizer import Detokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from headstart.heads.medusa import MedusaHeads
+    from headstart.proposers.past import PastOutputs
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A user's turn (plain text where the model has no chat template), or a conversation of role and content."""
@@ -175,6 +176,11 @@ class LLM:
         return self._guesser.heads
 
     @property
+    def past_outputs(self) -> PastOutputs | None:
+        """What earlier answers left to copy from; None unless it was asked for."""
+        return self._guesser.past_outputs
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of how this was loaded: why not natively, and what was rounded on the way."""
         return (*self._notes, *self._guesser.notes, *([self.rule.note] if self.rule.note else []))
@@ -298,11 +304,14 @@ def load(
     num_nodes: int | None = None,
     growth: str | None = None,
     allow_other_base: bool = False,
+    past_outputs: int | None = None,
 ) -> LLM:
     """A model ready to decode: a Hugging Face folder, a GGUF file, a hub id or a bundled name (``smollm2``).
 
-    ``proposer``: "none", "ngram", "draft_model" (with ``draft``), "medusa" (with ``heads``, or heads found by the model's
-    fingerprint), or "auto": heads if some are found, else prompt lookup.
+    ``proposer``: "none", "ngram", "suffix", "draft_model" (with ``draft``), "medusa" (with ``heads``, or heads found by the
+    model's fingerprint), "combined" (suffix with the heads that are found or named, and with ``draft`` if given), or "auto":
+    heads if some are found, else prompt lookup. ``past_outputs``: tokens of earlier answers that suffix may copy from as well
+    (none if left out; ``LLM.past_outputs`` is the store).
 
     ``accept``: "exact" (the tokens of plain decoding), "rejection" or "block" (other tokens of the same distribution), or
     "typical" (lossy, with ``epsilon`` and ``delta``).
@@ -324,6 +333,7 @@ def load(
         draft_dtype=draft_dtype,
         growth=growth,
         allow_other_base=allow_other_base,
+        past_outputs=past_outputs,
     )
     source = asdict(loaded.source)
     return LLM(loaded.target, loaded.tokenizer, guesser, source=source, num_nodes=num_nodes, notes=loaded.notes, rule=rule)

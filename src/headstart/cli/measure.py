@@ -36,7 +36,10 @@ def measure(
     *,
     prompts: Annotated[str, Parameter(help="JSON Lines with prompt, turns or messages, and category")],
     proposer: Annotated[
-        str | None, Parameter(help="names with commas: plain, ngram, medusa, draft_model, transformers (its own generate)")
+        str | None,
+        Parameter(
+            help="names with commas: plain, ngram, suffix, medusa, draft_model, combined, transformers (its own generate)"
+        ),
     ] = None,
     json: JsonFile = None,
     settings: MeasureOptions = None,

@@ -23,11 +23,11 @@ from headstart.target.base import Target
 Prompts = Sequence[Sequence[int]]
 
 _OPTION_USERS = {
-    "heads": "medusa",
-    "growth": "medusa",
-    "allow_other_base": "medusa",
-    "draft": "draft_model",
-    "draft_dtype": "draft_model",
+    "heads": ("medusa", "combined"),
+    "growth": ("medusa", "combined"),
+    "allow_other_base": ("medusa", "combined"),
+    "draft": ("draft_model", "combined"),
+    "draft_dtype": ("draft_model", "combined"),
 }
 
 
@@ -107,11 +107,11 @@ def configure(
     """The configurations by name; ``options`` go to the proposers that read them, and are refused if none does."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
     for name in given:
-        user = _OPTION_USERS.get(name)
-        if user is None:
+        users = _OPTION_USERS.get(name)
+        if users is None:
             raise RequestError(f"unknown option {name}; known are {', '.join(_OPTION_USERS)}")
-        if user not in proposers:
-            raise RequestError(f"option {name} has no effect without proposer {user}; add it to the proposers")
+        if not any(user in proposers for user in users):
+            raise RequestError(f"option {name} has no effect without proposer {' or '.join(users)}; add it to the proposers")
     return [_configuration(llm, name, sampling, num_nodes, given, rule) for name in proposers]
 
 
@@ -122,8 +122,9 @@ def _configuration(
         return Reference(llm.target, sampling)
     if name == PLAIN:
         return Proposing(name, llm.with_proposer("none"), sampling)
-    own = {option: value for option, value in options.items() if _OPTION_USERS[option] == name}
-    if name == llm.proposer_name and not own and num_nodes is None:
+    own = {option: value for option, value in options.items() if name in _OPTION_USERS[option]}
+    keeps_outputs = llm.past_outputs is not None  # a repeated run would copy the first one
+    if name == llm.proposer_name and not own and num_nodes is None and not keeps_outputs:
         return Proposing(name, llm.with_rule(rule), sampling)
     return Proposing(name, llm.with_proposer(name, num_nodes=num_nodes, **own).with_rule(rule), sampling)
 

@@ -37,7 +37,7 @@ class Observation:
     """What a step, or a prompt's pass, committed."""
 
     key: int
-    tree: Tree  # as verified; a prompt's pass has the prompt's last chunk
+    tree: Tree  # as verified; a prompt's pass has the prompt's last chunk. Probability 0: the proposer did not draft the node
     tokens: tuple[int, ...]  # committed, the bonus token (the next root) included
     scored: Scored
     row: Row  # the row that gave the last token: its hidden state saw everything before the next root

@@ -33,18 +33,20 @@ class Calibration:
         return min(probability * self.factor(depth), _CERTAIN)
 
     def observe(self, tree: Tree, tokens: ListOf[int]) -> None:
-        """A draft with calibrated estimates was verified and these tokens were committed, bonus included."""
+        """A draft with calibrated estimates was verified and these tokens were committed, bonus included.
+
+        Nodes of probability 0 are not the proposer's own: they lead on, but neither count as expected nor as hits.
+        """
         row, factors = ROOT, [self.factor(depth + 1) for depth in range(len(tokens))]
         for depth, token in enumerate(tokens):
-            children = tree.children[row]
-            if not children:
-                return
-            self._grow(depth + 1)
-            self._expected[depth] += sum(tree.probabilities[child] for child in children) / factors[depth]
+            expected = sum(tree.probabilities[child] for child in tree.children[row])
             child = tree.child(row, token)
+            if expected:
+                self._grow(depth + 1)
+                self._expected[depth] += expected / factors[depth]
+                self._hits[depth] += child is not None and tree.probabilities[child] > 0
             if child is None:
                 return
-            self._hits[depth] += 1
             row = child
 
     def _grow(self, depth: int) -> None:

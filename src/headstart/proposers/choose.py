@@ -6,6 +6,7 @@ Options that cannot take effect with the chosen proposer are refused by name.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,9 @@ from headstart.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from headstart.heads.medusa import MedusaHeads
+    from headstart.proposers.past import PastOutputs
 
-PROPOSERS = ("none", "ngram", "draft_model", "medusa")
+PROPOSERS = ("none", "ngram", "suffix", "draft_model", "medusa", "combined")
 GROWTHS = ("dynamic", "static")
 _OWN_LAYERS = "layers:"
 
@@ -31,6 +33,7 @@ class Guesser:
     num_nodes: int
     heads: MedusaHeads | None = None
     notes: tuple[str, ...] = ()  # of a second model's loading
+    past_outputs: PastOutputs | None = None
 
 
 def choose_proposer(
@@ -43,6 +46,7 @@ def choose_proposer(
     draft_dtype: str | None = None,
     growth: str | None = None,
     allow_other_base: bool = False,
+    past_outputs: int | None = None,
 ) -> Guesser:
     """Build the proposer ``name`` ("plain" and "none" are the empty draft; "auto" takes what fits the model)."""
     from headstart.heads.base import find_heads
@@ -55,17 +59,49 @@ def choose_proposer(
         raise RequestError(
             f"unknown proposer {name!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(PROPOSERS)}")
         )
-    _refuse_idle(name, "medusa", heads=heads, growth=growth, allow_other_base=allow_other_base or None)
-    _refuse_idle(name, "draft_model", draft=draft, draft_dtype=draft_dtype)
+    _refuse_idle(name, ("medusa", "combined"), heads=heads, growth=growth, allow_other_base=allow_other_base or None)
+    _refuse_idle(name, ("draft_model", "combined"), draft=draft, draft_dtype=draft_dtype)
+    _refuse_idle(name, ("suffix", "combined"), past_outputs=past_outputs)
     if name == "medusa":
         return _medusa(target, heads, growth or GROWTHS[0], allow_other_base)
     if name == "draft_model":
         return _draft_model(target, tokenizer, draft, draft_dtype)
+    if name == "suffix":
+        return _suffix(past_outputs)
+    if name == "combined":
+        members = [_suffix(past_outputs)]
+        if heads or growth or allow_other_base or find_heads(target.fingerprint):
+            members.append(_medusa(target, heads, growth or GROWTHS[0], allow_other_base))
+        if draft or draft_dtype:
+            members.append(_draft_model(target, tokenizer, draft, draft_dtype))
+        return _combined(members)
     if name == "ngram":
         from headstart.proposers.ngram import NgramProposer
 
         return Guesser(name, NgramProposer(), num_nodes=7)
     return Guesser("none", None, num_nodes=0)
+
+
+def _suffix(past_outputs: int | None) -> Guesser:
+    from headstart.proposers.past import PastOutputs
+    from headstart.proposers.suffix import SuffixProposer
+
+    past = None if past_outputs is None else PastOutputs(past_outputs)
+    return Guesser("suffix", SuffixProposer(past), num_nodes=15, past_outputs=past)
+
+
+def _combined(members: ListOf[Guesser]) -> Guesser:
+    """What several proposers need, in one."""
+    from headstart.proposers.combined import CombinedProposer
+
+    return Guesser(
+        "combined",
+        CombinedProposer([member.proposer for member in members if member.proposer]),
+        num_nodes=15,
+        heads=next((member.heads for member in members if member.heads), None),
+        notes=tuple(note for member in members for note in member.notes),
+        past_outputs=members[0].past_outputs,
+    )
 
 
 def _medusa(target: Target, heads: str | None, growth: str, allow_other_base: bool) -> Guesser:
@@ -103,8 +139,8 @@ def _draft_model(target: Target, tokenizer: Tokenizer, draft: str | None, dtype:
     return Guesser("draft_model", DraftModelProposer(loaded.target), num_nodes=7, notes=loaded.notes)
 
 
-def _refuse_idle(name: str, user: str, **options: object) -> None:
-    """Refuse options that only the proposer ``user`` reads."""
+def _refuse_idle(name: str, users: tuple[str, ...], **options: object) -> None:
+    """Refuse options that only the proposers ``users`` read."""
     for option, value in options.items():
-        if value is not None and name != user:
-            raise RequestError(f"option {option} has no effect with proposer {name}; it belongs to {user}")
+        if value is not None and name not in users:
+            raise RequestError(f"option {option} has no effect with proposer {name}; it belongs to {' and '.join(users)}")

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from headstart.heads.medusa import BoundMedusa
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
 from headstart.proposers.children import Place, choose_children
+from headstart.proposers.walk import SILENT, DepthWalk, TreeWalk, Walk
 from headstart.tree import ROOT, Path, Tree, TreeBuilder, grow, optimal_paths
 
 GROWTHS = ("dynamic", "static")
@@ -46,6 +47,15 @@ class _State:
     row: int = 0
     root: int = -1  # the token that follows it
     calibration: Calibration = field(default_factory=Calibration)
+
+
+class _Guesses(NamedTuple):
+    """What the heads guess for one sequence, and from which candidates."""
+
+    tokens: NDArray[np.int64]  # [K, R], the most promising of each depth first
+    values: NDArray[np.float64]  # [K, R]: estimates; 0: no guess
+    ids: NDArray[np.int64]  # [K, m]
+    logs: NDArray[np.float64]  # [K, m]
 
 
 class MedusaProposer:
@@ -69,17 +79,19 @@ class MedusaProposer:
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
         """One tree a sequence; the root alone where no hidden state is known yet."""
-        trees = [Tree.root(sequence.tokens[-1]) for sequence in sequences]
-        asking = [i for i, sequence in enumerate(sequences) if self._is_known(sequence)]
-        if not asking:
-            return trees
-        states = [self._states[sequences[i].key] for i in asking]
-        noisy = any(sequences[i].sampler.sampling.temperature > 0 for i in asking)
-        num_guesses = max(self.num_ranks, _NOISY_CANDIDATES) if noisy else self.num_ranks
-        tokens, probabilities = self.heads.guesses(self._gather(states), [state.root for state in states], num_guesses)
-        for i, state, ids, values in zip(asking, states, tokens, probabilities, strict=True):
-            trees[i] = self._tree(sequences[i], state.calibration, ids, values)
-        return trees
+        asked = zip(sequences, self._guesses(sequences), strict=True)
+        return [self._tree(sequence, guesses) if guesses else Tree.root(sequence.tokens[-1]) for sequence, guesses in asked]
+
+    def walks(self, sequences: ListOf[Sequence]) -> list[Walk]:
+        """The guesses of each sequence, to be hung under any node of their depth; static and drawn trees stay as they are."""
+        return [
+            SILENT
+            if guesses is None
+            else TreeWalk(self._tree(sequence, guesses))
+            if self.growth == "static" or Place(sequence).choice == "drawn"
+            else DepthWalk(guesses.tokens, guesses.values)
+            for sequence, guesses in zip(sequences, self._guesses(sequences), strict=True)
+        ]
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Take the hidden states behind the new roots, with one question for each scored batch."""
@@ -110,25 +122,43 @@ class MedusaProposer:
             return hidden if rows == list(range(int(hidden.shape[0]))) else ops.take(hidden, np.array(rows))
         return ops.stack([ops.take(state.hidden, np.array([state.row])) for state in states])
 
-    def _tree(
+    def _guesses(self, sequences: ListOf[Sequence]) -> list[_Guesses | None]:
+        """What the heads guess for each sequence; None where no hidden state is known yet."""
+        found: list[_Guesses | None] = [None] * len(sequences)
+        asking = [i for i, sequence in enumerate(sequences) if self._is_known(sequence)]
+        if not asking:
+            return found
+        states = [self._states[sequences[i].key] for i in asking]
+        noisy = any(sequences[i].sampler.sampling.temperature > 0 for i in asking)
+        num_guesses = max(self.num_ranks, _NOISY_CANDIDATES) if noisy else self.num_ranks
+        tokens, probabilities = self.heads.guesses(self._gather(states), [state.root for state in states], num_guesses)
+        for i, state, ids, values in zip(asking, states, tokens, probabilities, strict=True):
+            found[i] = self._ranked(sequences[i], state.calibration, ids, values)
+        return found
+
+    def _ranked(
         self, sequence: Sequence, calibration: Calibration, tokens: NDArray[np.int64], probabilities: NDArray[np.float64]
-    ) -> Tree:
-        """The tree of one sequence from its guesses [K, R]."""
+    ) -> _Guesses:
+        """The guesses of one sequence from candidates [K, m] with their q."""
         depth = min(sequence.max_depth, len(tokens))
         ids, logs = tokens[:depth], np.log(np.maximum(probabilities[:depth], 1e-30))
         places = [Place(sequence, (0,) * level) for level in range(depth)]  # heads do not see what is drafted before them
         chosen = choose_children(places, ids, logs, self.num_ranks, owner=self.name)
         guessed = np.zeros((depth, max(len(children.tokens) for children in chosen)), dtype=np.int64)
-        values = np.zeros(guessed.shape)  # 0: no guess
+        values = np.zeros(guessed.shape)
         for level, children in enumerate(chosen):
             guessed[level, : len(children.tokens)] = children.tokens
             values[level, : len(children.tokens)] = children.probabilities
             values[level] *= calibration.factor(level + 1)
-        values = np.minimum(values, _CERTAIN)
-        if places[0].choice == "drawn":
-            ranks = np.broadcast_to(np.arange(guessed.shape[1]), guessed.shape)
+        return _Guesses(guessed, np.minimum(values, _CERTAIN), ids, logs)
+
+    def _tree(self, sequence: Sequence, guesses: _Guesses) -> Tree:
+        """The tree of one sequence."""
+        tokens, values, ids, logs = guesses
+        if Place(sequence).choice == "drawn":
+            ranks = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
             return _drawn(sequence, self._shaped(sequence, ranks, values), ids, logs, self.name)
-        return self._shaped(sequence, guessed, values)
+        return self._shaped(sequence, tokens, values)
 
     def _shaped(self, sequence: Sequence, guesses: NDArray[np.int64], values: NDArray[np.float64]) -> Tree:
         """The tree of ``guesses`` [K, R] with ``values`` [K, R], by rank alone or by value."""

@@ -1,0 +1,181 @@
+"""Suffix matching: a tree of everything that followed the last tokens before, weighed by how long and how often it matched.
+
+SuffixDecoding (Oliaro et al., NeurIPS 2025, arXiv 2411.04975) matches the end of a request against its own text and against
+past outputs, and drafts a tree by counts. Prompt lookup (``ngram``) copies from the latest match alone; here every match takes
+part (``occurrences.py``), of any length, so a draft branches where the text branched before, and grows long only where matches
+are long.
+
+Estimates are those of prediction by partial matching (Cleary and Witten 1984). Followers of the longest matches share the
+confidence that matches of such a length have, by their counts; what is left of the probability goes to the followers of the
+next shorter ones that are new there, and so on. The confidence depends on the length's class and on whether the followers there
+were one, the same one repeatedly, or several. It starts from what greedy texts of a small chat model showed, and is corrected
+in each sequence by every token that is committed, whoever drafted it, also while nothing is asked. So the budget that a match
+may claim grows with its length by itself (the paper sets it to a factor of the length).
+
+Matches of past outputs (``past.py``), if the proposer was given some, count like those of the text itself. Drafts then depend
+on what other requests said before; the text does not, unless the accept rule is a lossy one.
+
+A sequence holds its text once more with one number a token; a committed token costs about 10 microseconds, a drafted node as
+much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListOf
+from typing import NamedTuple
+
+from headstart.proposers.base import Observation, Sequence
+from headstart.proposers.occurrences import Matches, Occurrences
+from headstart.proposers.past import PastOutputs
+from headstart.proposers.walk import Children, State, grow
+from headstart.tree import Draws, Tree
+
+_CLASSES = (0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6)  # of match lengths; longer ones are of the last class
+_LAST_CLASS = 7
+_ONE, _SAME, _SEVERAL, _SHORTER = range(4)  # the longest matches' followers: one, one repeatedly, several; then shorter matches
+_PRIOR = (
+    (0.0, 0.0, 0.0, 0.0),
+    (0.25, 0.48, 0.34, 0.25),
+    (0.51, 0.76, 0.51, 0.33),
+    (0.62, 0.81, 0.57, 0.38),
+    (0.72, 0.87, 0.69, 0.52),
+    (0.81, 0.93, 0.54, 0.6),
+    (0.88, 0.96, 0.76, 0.7),
+    (0.96, 0.98, 0.82, 0.75),
+)
+_PRIOR_WEIGHT = 8.0  # tokens that outweigh the prior
+
+Level = tuple[int, dict[int, int]]  # the place of a confidence, and how often each token followed that no longer match knows
+
+
+class Place(NamedTuple):
+    """A walk's state: what matches behind a drafted path, in the text and in past outputs."""
+
+    own: Matches
+    past: Matches
+    path: tuple[int, ...]
+
+
+class _Text:
+    """One sequence: its occurrences, and how far its matches are to be trusted."""
+
+    def __init__(self, tokens: ListOf[int], num_prompt: int, past: PastOutputs | None) -> None:
+        self.said, self.num_prompt, self.past = tokens, num_prompt, past  # ``said`` grows in the loop
+        self.occurrences = Occurrences()
+        self.occurrences.start(tokens[:num_prompt])
+        self.past_matches: Matches = past.matches(tokens[:num_prompt]) if past else {}
+        self.hits = [share * _PRIOR_WEIGHT for row in _PRIOR for share in row]
+        self.tries = [_PRIOR_WEIGHT] * len(self.hits)
+
+    def update(self) -> None:
+        """Take in what was committed since, and learn from each token how good the matches before it were."""
+        for token in self.said[len(self.occurrences.tokens) :]:
+            for place, followers in self._levels(self.start()):
+                self.tries[place] += 1
+                if token in followers:
+                    self.hits[place] += 1
+                    break
+            state = self.step(self.start(), token)
+            self.occurrences.append(token)
+            self.past_matches = state.past
+
+    def start(self) -> Place:
+        """What matches at the text's end."""
+        return Place(self.occurrences.matches, self.past_matches, ())
+
+    def step(self, state: State, token: int) -> Place:
+        """What matches behind a drafted token."""
+        own, past, path = state
+        if self.past:
+            past = self.past.step(past, (*self.occurrences.tokens[-2:], *path, token)[-3:])
+        return Place(self.occurrences.step(own, path, token), past, (*path, token))
+
+    def children(self, state: State) -> Children:
+        """Followers of the matches, with their probabilities."""
+        left, found = 1.0, dict[int, float]()
+        for place, followers in self._levels(state):
+            confidence = self.hits[place] / self.tries[place]
+            share = left * confidence / sum(followers.values())
+            for token, count in followers.items():
+                found[token] = share * count
+            left *= 1.0 - confidence
+        return found
+
+    def draws(self, state: State) -> tuple[Draws, ...]:
+        """None: what is copied is not drawn."""
+        return ()
+
+    def _levels(self, state: Place) -> list[Level]:
+        """Followers by class of match length, longest first, each token where it stands first."""
+        if not state.own and not state.past:
+            return []
+        by_class: dict[int, dict[int, int]] = {}
+        follower, path = self.occurrences.follower, state.path
+        for position, length in state.own.items():
+            counts = by_class.setdefault(_class(length), {})
+            token = follower(position, path)
+            counts[token] = counts.get(token, 0) + 1
+        if self.past:
+            for token, length in self.past.followers(state.past):
+                counts = by_class.setdefault(_class(length), {})
+                counts[token] = counts.get(token, 0) + 1
+        levels: list[Level] = []
+        known: set[int] = set()
+        for length_class in sorted(by_class, reverse=True):
+            counts = by_class[length_class]
+            followers = {token: count for token, count in counts.items() if token not in known} if known else counts
+            if followers:
+                known.update(followers)
+                levels.append((4 * length_class + _kind(followers, is_first=not levels), followers))
+        return levels
+
+
+def _class(length: int) -> int:
+    return _CLASSES[length] if length < len(_CLASSES) else _LAST_CLASS
+
+
+def _kind(followers: dict[int, int], *, is_first: bool) -> int:
+    if not is_first:
+        return _SHORTER
+    if len(followers) > 1:
+        return _SEVERAL
+    return _ONE if next(iter(followers.values())) == 1 else _SAME
+
+
+class SuffixProposer:
+    """Suffix matching over the sequences in flight, and over past outputs if given."""
+
+    name = "suffix"
+
+    def __init__(self, past: PastOutputs | None = None) -> None:
+        """``past``: outputs of finished sequences to copy from, which finished sequences join."""
+        self.past = past
+        self._texts: dict[int, _Text] = {}
+
+    def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
+        """The likeliest paths of each sequence; the root alone where nothing matches."""
+        trees = []
+        for sequence, walk in zip(sequences, self.walks(sequences), strict=True):
+            trees.append(grow(sequence.tokens[-1], [walk], sequence.max_nodes, sequence.max_depth).tree)
+        return trees
+
+    def walks(self, sequences: ListOf[Sequence]) -> list[_Text]:
+        """What each sequence may copy, to be asked node by node."""
+        texts = []
+        for sequence in sequences:
+            text = self._texts.get(sequence.key)
+            if text is None:
+                text = self._texts[sequence.key] = _Text(sequence.tokens, sequence.num_prompt, self.past)
+            text.said = sequence.tokens
+            text.update()
+            texts.append(text)
+        return texts
+
+    def observe(self, observations: ListOf[Observation]) -> None:
+        """Nothing to do: what was committed is read from the sequences when they ask next."""
+
+    def forget(self, key: int) -> None:
+        """Free the sequence's text; its output joins the past ones."""
+        text = self._texts.pop(key, None)
+        if text is not None and self.past is not None:
+            self.past.add(text.said[text.num_prompt :])
