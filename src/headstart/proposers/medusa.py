@@ -84,14 +84,8 @@ class MedusaProposer:
 
     def walks(self, sequences: ListOf[Sequence]) -> list[Walk]:
         """The guesses of each sequence, to be hung under any node of their depth; static and drawn trees stay as they are."""
-        return [
-            SILENT
-            if guesses is None
-            else TreeWalk(self._tree(sequence, guesses))
-            if self.growth == "static" or Place(sequence).choice == "drawn"
-            else DepthWalk(guesses.tokens, guesses.values)
-            for sequence, guesses in zip(sequences, self._guesses(sequences), strict=True)
-        ]
+        asked = zip(sequences, self._guesses(sequences), strict=True)
+        return [self._walk(sequence, guesses) if guesses else SILENT for sequence, guesses in asked]
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Take the hidden states behind the new roots, with one question for each scored batch."""
@@ -159,6 +153,12 @@ class MedusaProposer:
             ranks = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
             return _drawn(sequence, self._shaped(sequence, ranks, values), ids, logs, self.name)
         return self._shaped(sequence, tokens, values)
+
+    def _walk(self, sequence: Sequence, guesses: _Guesses) -> Walk:
+        """The same, node by node."""
+        if self.growth == "static" or Place(sequence).choice == "drawn":
+            return TreeWalk(self._tree(sequence, guesses))
+        return DepthWalk(guesses.tokens, guesses.values)
 
     def _shaped(self, sequence: Sequence, guesses: NDArray[np.int64], values: NDArray[np.float64]) -> Tree:
         """The tree of ``guesses`` [K, R] with ``values`` [K, R], by rank alone or by value."""
