@@ -12,18 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from chat_model import tiny_base, tiny_loaded
 from headstart.errors import DataError, HeadsError, RequestError, TrainingError
 from headstart.heads.base import Acceptance, BaseIdentity, load_heads
-from headstart.heads.medusa import MedusaConfig, initial_tensors
+from headstart.heads.hydra import HydraConfig
+from headstart.heads.medusa import MedusaConfig
+from headstart.target.base import BaseWeights
+from headstart.target.torch_operations import TorchOperations
 from headstart.train import Event, TrainResult, TrainSettings, train
-from headstart.train.acceptance import acceptance, acceptance_by_kind, measure_acceptance
+from headstart.train.acceptance import Ranks, acceptance, acceptance_by_kind, counted_length, measure_ranks
 from headstart.train.base import Base
 from headstart.train.capture import Batch, Captured, Online, capture, estimated_bytes, num_rows
 from headstart.train.checkpoint import Progress
 from headstart.train.corpus import Document
-from headstart.train.losses import FrozenBase, Objective
+from headstart.train.forms import Form, form_of
+from headstart.train.losses import FrozenBase, Objective, mixed_cross_entropy
 from headstart.train.trainer import Tensors, Trainer
 
 SETTINGS = TrainSettings(
@@ -45,7 +50,8 @@ def documents(number: int = 30) -> list[Document]:
 
 def objective(base: Base, vocab: tuple[int, ...] | None = tuple(range(2, 26)), **changes: Any) -> Objective:
     model = base.model
-    config = MedusaConfig(num_heads=3, hidden_size=model.width, vocab_size=model.vocab_size, draft_vocab=vocab)
+    sizes: dict[str, Any] = {"hidden_size": model.width, "vocab_size": model.vocab_size, "draft_vocab": vocab}
+    config: Any = HydraConfig(4, inner_size=12, **sizes) if changes.pop("hydra", False) else MedusaConfig(3, **sizes)
     config = dataclasses.replace(config, **{k: changes.pop(k) for k in list(changes) if hasattr(config, k)})
     ids = torch.arange(model.vocab_size) if vocab is None else torch.tensor(vocab)
     places = torch.full((model.vocab_size,), -1, dtype=torch.long)
@@ -58,13 +64,13 @@ def objective(base: Base, vocab: tuple[int, ...] | None = tuple(range(2, 26)), *
         "chunk_rows": 16,
         "compute_dtype": torch.float32,
     }
-    return Objective(config, frozen, **(fields | changes))
+    return Objective(form_of(config, model), frozen, **(fields | changes))
 
 
-def fresh(config: MedusaConfig, output: Any = None, seed: int = 0) -> Tensors:
+def fresh(form: Form, seed: int = 0) -> Tensors:
     """Heads that are not at their start, so that every path of the gradient is walked."""
     rng = np.random.default_rng(seed)
-    values = initial_tensors(config, rng, output)
+    values = form.fresh(seed)
     return {name: torch.tensor(v + 0.1 * rng.standard_normal(v.shape).astype(np.float32)) for name, v in values.items()}
 
 
@@ -141,14 +147,14 @@ def test_states_of_other_text_are_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("soft_weight", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("output", ["base", "own"])
+@pytest.mark.parametrize("form", [{"output": "base"}, {"output": "own"}, {"hydra": True}])
 @pytest.mark.parametrize("vocab_sample", [0, 5])
-def test_the_loss_does_not_depend_on_the_chunks(soft_weight: float, output: str, vocab_sample: int) -> None:
+def test_the_loss_does_not_depend_on_the_chunks(soft_weight: float, form: dict[str, Any], vocab_sample: int) -> None:
     batch = STATES.batch(list(range(12)))
     results = []
     for chunk_rows in (1, 7, 10_000):
-        goal = objective(BASE, soft_weight=soft_weight, output=output, vocab_sample=vocab_sample, chunk_rows=chunk_rows)
-        tensors = fresh(goal.config, BASE.model.output.numpy())
+        goal = objective(BASE, soft_weight=soft_weight, vocab_sample=vocab_sample, chunk_rows=chunk_rows, **form)
+        tensors = fresh(goal.form)
         results.append(gradients(goal, tensors, batch))
     for loss, grads in results[1:]:
         assert loss == pytest.approx(results[0][0], rel=1e-5)
@@ -156,11 +162,44 @@ def test_the_loss_does_not_depend_on_the_chunks(soft_weight: float, output: str,
             torch.testing.assert_close(gradient, results[0][1][name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("soft_weight", [0.0, 0.3, 1.0])
+def test_the_mixed_loss_and_its_gradient_are_those_of_the_mixed_goal(soft_weight: float) -> None:
+    rng = torch.Generator().manual_seed(3)
+    scores = torch.randn(5, 7, generator=rng, dtype=torch.float64).float().requires_grad_()
+    soft, hard = torch.randn(5, 7, generator=rng).softmax(-1), torch.tensor([0, 6, 2, 2, 1])
+    goal = (1 - soft_weight) * functional.one_hot(hard, 7) + soft_weight * soft
+    expected = functional.cross_entropy(scores, goal, reduction="sum")
+    (gradient,) = torch.autograd.grad(3 * expected, scores)
+    loss = mixed_cross_entropy(scores, hard, soft if soft_weight else None, soft_weight)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(torch.autograd.grad(3 * loss, scores)[0], gradient)
+
+
+def test_a_sequential_head_reads_the_text_s_own_tokens_up_to_its_depth() -> None:
+    goal = objective(BASE, hydra=True)
+    form, tensors, batch = goal.form, fresh(goal.form), STATES.batch([4, 7])
+    values = {name: tensor.numpy() for name, tensor in tensors.items()}
+    bound = form.heads(values, None).bind(TorchOperations(torch.float32), BaseWeights(BASE.model.embedding, BASE.model.output))
+    rows = [0, 3, num_rows(documents()[4]) - 5]  # all four depths lie within the first text
+    states = batch.hidden[rows]
+    logits = form.guessed(tensors, batch, slice(0, batch.num_rows), form.outputs(tensors, goal.base.output))
+    for depth in range(4):
+        states = bound.states(states, batch.roots[torch.tensor(rows) + depth].tolist(), depth)
+        torch.testing.assert_close(bound.logits(states), logits[depth][rows], rtol=2e-2, atol=2e-2)  # saved in float16
+
+
+def test_trained_tensors_survive_saving_and_loading() -> None:
+    form = objective(BASE, hydra=True).form
+    values = {name: tensor.half().float().numpy() for name, tensor in fresh(form).items()}
+    for name, again in form.trained(form.heads(values, None)).items():
+        np.testing.assert_array_equal(again, values[name])
+
+
 def test_the_hard_loss_is_the_published_one() -> None:
     read = documents()[4]
     batch = STATES.batch([4])
     goal = objective(BASE, vocab=None, soft_weight=0.0, sees_root=False)
-    tensors = fresh(goal.config)
+    tensors = fresh(goal.form)
     expected, size = 0.0, BASE.model.width
     for k in range(1, 4):
         w, b = (tensors[f"first.{part}"][(k - 1) * size : k * size] for part in ("weight", "bias"))
@@ -176,8 +215,8 @@ def test_tokens_outside_the_draft_vocabulary_teach_nothing_but_count_as_misses()
     batch = STATES.batch([1, 3])
     narrow = objective(BASE, vocab=(0, 1, 2, 30))
     assert narrow.num_targets(batch) == [0, 0, 0]
-    assert gradients(narrow, fresh(narrow.config), batch) == (0.0, {})
-    found = measure_acceptance(narrow.config, fresh(narrow.config), narrow.base, STATES, [1, 3], 4)
+    assert gradients(narrow, fresh(narrow.form), batch) == (0.0, {})
+    found = acceptance(measure_ranks(narrow.form, fresh(narrow.form), narrow.base, STATES, [1, 3], 4), 4)
     assert found.by_position == (0.0, 0.0, 0.0)
     assert found.predicted_length == {8: 1.0, 16: 1.0}
 
@@ -192,8 +231,8 @@ def test_targets_stay_within_their_span() -> None:
 
 def test_accuracies_count_exactly_the_rank_of_the_base_s_pick() -> None:
     goal = objective(BASE)
-    tensors = fresh(goal.config)
-    found = measure_acceptance(goal.config, tensors, goal.base, STATES, list(range(30)), 4)
+    tensors = fresh(goal.form)
+    found = acceptance(measure_ranks(goal.form, tensors, goal.base, STATES, list(range(30)), 4), 4)
     table = found.array()
     assert table.shape == (3, 4)
     assert ((table >= 0) & (table <= 1)).all() and (table.sum(1) <= 1 + 1e-9).all()
@@ -203,18 +242,18 @@ def test_accuracies_count_exactly_the_rank_of_the_base_s_pick() -> None:
 
 def test_kinds_with_enough_held_out_text_are_measured_by_themselves() -> None:
     goal = objective(BASE)
-    tensors = fresh(goal.config)
+    tensors = fresh(goal.form)
     texts = [dataclasses.replace(read, kind=("few", "many", "many-second")[min(i, 2)]) for i, read in enumerate(documents())]
 
-    def measure(chosen: Any) -> Acceptance:
-        return measure_acceptance(goal.config, tensors, goal.base, STATES, chosen, 4)
+    def measure(chosen: Any) -> Ranks:
+        return measure_ranks(goal.form, tensors, goal.base, STATES, chosen, 4)
 
     held_out = list(range(30))
-    whole = measure(held_out)
+    whole = acceptance(measure(held_out), 4)
     found = acceptance_by_kind(measure, whole, texts, held_out, STATES)
     assert found.keys() == {"many"}
     assert found["many"].num_rows == sum(num_rows(read) for i, read in enumerate(texts) if i)
-    assert found["many"].by_position == measure(held_out[1:]).by_position
+    assert found["many"].by_position == acceptance(measure(held_out[1:]), 4).by_position
     assert found["many"].predicted_length.keys() == whole.predicted_length.keys()
 
 
@@ -226,8 +265,9 @@ def scripted(lengths: list[float]) -> Callable[[Tensors], Acceptance]:
 def trainer(evaluate: Any = None, settings: TrainSettings = SETTINGS, goal: Objective | None = None, **options: Any) -> Trainer:
     goal = goal or objective(BASE)
     texts = list(range(24))
-    measured = evaluate or (lambda t: measure_acceptance(goal.config, t, goal.base, STATES, list(range(24, 30)), 4))
-    return Trainer(goal, fresh(goal.config), STATES, texts, settings, evaluate=measured, **options)
+    held_out = list(range(24, 30))
+    measured = evaluate or (lambda t: acceptance(measure_ranks(goal.form, t, goal.base, STATES, held_out, 4), 4))
+    return Trainer(goal, fresh(goal.form), STATES, texts, settings, evaluate=measured, **options)
 
 
 def test_the_best_heads_by_acceptance_are_kept_not_the_last() -> None:
@@ -246,9 +286,11 @@ def test_the_best_heads_by_acceptance_are_kept_not_the_last() -> None:
 
 
 @pytest.mark.parametrize("vocab_sample", [0, 6])
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, vocab_sample: int) -> None:
+@pytest.mark.parametrize("hydra", [False, True])
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, vocab_sample: int, hydra: bool) -> None:
     def made() -> Trainer:
-        return trainer(goal=objective(BASE, vocab_sample=vocab_sample), checkpoint=tmp_path / "c.safetensors", about={"a": 1})
+        goal = objective(BASE, vocab_sample=vocab_sample, hydra=hydra)
+        return trainer(goal=goal, checkpoint=tmp_path / "c.safetensors", about={"a": 1})
 
     straight = made()
     straight.plan(None)
@@ -303,8 +345,10 @@ class Poisoned:
         return dataclasses.replace(batch, hidden=batch.hidden * math.nan) if poisoned else batch
 
 
-def test_heads_learn_what_the_text_repeats() -> None:
-    made = trainer(settings=SETTINGS.changed(epochs=30, learning_rate=1e-2), goal=objective(BASE, soft_weight=0.0))
+@pytest.mark.parametrize("hydra", [False, True])
+def test_heads_learn_what_the_text_repeats(hydra: bool) -> None:
+    goal = objective(BASE, soft_weight=0.0, hydra=hydra)
+    made = trainer(settings=SETTINGS.changed(epochs=30, learning_rate=1e-2), goal=goal)
     made.plan(None)
     made.run()
     assert made.progress.best_length > made.progress.curve[0]["length"] + 0.3
@@ -366,11 +410,13 @@ def run(tmp_path: Path, **options: Any) -> TrainResult:
     return train(tiny_loaded(), **(chosen | options))
 
 
-def test_one_call_trains_heads_that_load_with_their_measured_acceptance(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+def test_one_call_trains_heads_that_load_with_their_measured_acceptance(tmp_path: Path, kind: str) -> None:
     events: list[Event] = []
-    result = run(tmp_path, report=events.append)
+    result = run(tmp_path, heads=kind, report=events.append)
     assert result.after.predicted_length[16] > result.before.predicted_length[16]
     heads = load_heads(tmp_path / "heads", BaseIdentity.of(tiny_loaded().target))
+    assert heads.config.kind == kind
     assert heads.card.acceptance == result.after
     assert heads.card.provenance["data"] == "chats.jsonl"
     record = json.loads((tmp_path / "heads" / "training.json").read_text())
@@ -390,12 +436,15 @@ def test_states_computed_anew_teach_the_same(tmp_path: Path) -> None:
     assert online.after.predicted_length[16] == pytest.approx(stored.after.predicted_length[16], abs=0.05)
 
 
-def test_heads_that_are_trained_further_start_from_what_was_stored(tmp_path: Path) -> None:
-    first = run(tmp_path)
+@pytest.mark.parametrize(("kind", "other"), [("medusa", "hydra"), ("hydra", "medusa")])
+def test_heads_that_are_trained_further_start_from_what_was_stored(tmp_path: Path, kind: str, other: str) -> None:
+    first = run(tmp_path, heads=kind)
     vocab = load_heads(tmp_path / "heads").config.draft_vocab
     with pytest.raises(RequestError, match="draft_vocab is 9, which has no effect with init"):
-        run(tmp_path, out=tmp_path / "more", init=tmp_path / "heads", draft_vocab=9)
-    more = run(tmp_path, out=tmp_path / "more", init=tmp_path / "heads")
+        run(tmp_path, heads=kind, out=tmp_path / "more", init=tmp_path / "heads", draft_vocab=9)
+    with pytest.raises(RequestError, match=f"are of kind {kind}, not {other}"):
+        run(tmp_path, heads=other, out=tmp_path / "more", init=tmp_path / "heads")
+    more = run(tmp_path, heads=kind, out=tmp_path / "more", init=tmp_path / "heads")
     assert more.before == first.after
     assert load_heads(tmp_path / "more").config.draft_vocab == vocab
 
@@ -437,6 +486,8 @@ def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(tmp_path: Path) -> 
     options: dict[str, Any] = {"out": tmp_path / "killed", "settings": SETTINGS.changed(epochs=12, checkpoint_minutes=0)}
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, report=die, **options)
+    with pytest.raises(TrainingError, match=r"other settings \(heads\)"):
+        run(tmp_path, heads="hydra", **options)
     with pytest.raises(TrainingError, match=r"other settings \(learning_rate\)"):
         run(tmp_path, out=tmp_path / "killed", settings=options["settings"].changed(learning_rate=1.0))
     resumed = run(tmp_path, report=lambda event: seen.append(event.done), **options)
@@ -475,7 +526,9 @@ def test_states_of_which_a_part_is_missing_are_captured_anew(tmp_path: Path, nam
 @pytest.mark.parametrize(
     ("options", "error", "complaint"),
     [
-        ({"heads": "hydra"}, RequestError, "choose medusa"),
+        ({"heads": "hydro"}, RequestError, "choose medusa or hydra"),
+        ({"heads": "hydra", "settings": SETTINGS.changed(sees_root=False)}, RequestError, "sees_root has no effect with heads"),
+        ({"heads": "hydra", "settings": SETTINGS.changed(inner_factor=0.0)}, RequestError, "inner_factor is 0"),
         ({"corpus": "x"}, RequestError, "not both"),
         ({"epoch": 3}, RequestError, "did you mean epochs"),
     ],
@@ -535,8 +588,11 @@ def test_a_single_document_is_not_enough(tmp_path: Path) -> None:
 
 
 def test_predicted_lengths_follow_the_optimal_tree() -> None:
-    found = acceptance(np.array([[0.5, 0.25], [0.5, 0.1]]))
-    assert found.predicted_length == {8: pytest.approx(2.2), 16: pytest.approx(2.2)}
+    ranks = np.array([[0, 0], [0, 2], [1, 0], [2, -1]])
+    found = acceptance(ranks, 2)
+    assert found.accuracies == ((0.5, 0.25), (pytest.approx(2 / 3), 0.0))
+    assert found.predicted_length == {8: pytest.approx(1 + 5 / 3), 16: pytest.approx(1 + 5 / 3)}
+    assert counted_length([(0,), (0, 0)], ranks) == pytest.approx(1 + 3 / 3)
 
 
 def test_states_are_read_only_from_disk(tmp_path: Path) -> None:

@@ -35,7 +35,11 @@ SEARCH_VARIABLE = "HEADSTART_HEADS"
 BUNDLED = FilePath(__file__).parent / "bundled"
 DRAFT_VOCAB = "draft_vocab"
 
-_KINDS = {"medusa": "headstart.heads.medusa:MedusaHeads", "mtp": "headstart.heads.mtp:MtpHeads"}
+_KINDS = {
+    "medusa": "headstart.heads.medusa:MedusaHeads",
+    "hydra": "headstart.heads.hydra:HydraHeads",
+    "mtp": "headstart.heads.mtp:MtpHeads",
+}
 
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -90,6 +94,15 @@ class Acceptance:
     accuracies: tuple[tuple[float, ...], ...]  # [K][R], by which static trees are built
     by_position: tuple[float, ...] = ()  # accepted share of the first guesses, by depth
     predicted_length: Mapping[int, float] = field(default_factory=dict)  # rows of a step -> L
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Acceptance:
+        """What ``asdict`` and JSON made of it."""
+        return cls(
+            tuple(tuple(float(a) for a in ranks) for ranks in record["accuracies"]),
+            tuple(float(a) for a in record["by_position"]),
+            {int(rows): float(length) for rows, length in record["predicted_length"].items()},
+        )
 
     def fits(self, num_heads: int) -> bool:
         """Whether there is one row a head, all equally long, of shares."""
@@ -321,13 +334,7 @@ def _card(path: FilePath, config: Mapping[str, Any]) -> HeadsCard:
     try:
         base = BaseIdentity(**config["base"])
         measured = config.get("acceptance")
-        acceptance = None
-        if measured is not None:
-            acceptance = Acceptance(
-                tuple(tuple(float(a) for a in ranks) for ranks in measured["accuracies"]),
-                tuple(float(a) for a in measured["by_position"]),
-                {int(rows): float(length) for rows, length in measured["predicted_length"].items()},
-            )
+        acceptance = None if measured is None else Acceptance.from_record(measured)
         return HeadsCard(base, acceptance, dict(config.get("provenance") or {}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise HeadsError(f"{path / CONFIG_FILE}: 'base' or 'acceptance' cannot be read ({error})") from error

@@ -25,29 +25,26 @@ Letters: n rows, K heads, D hidden size, m inner size, V' output rows, R guesses
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import HeadsError
 from headstart.heads.base import HeadsCard, Tensors
+from headstart.heads.layout import (
+    OutputWeights,
+    base_rows,
+    check_sizes,
+    checked_vocab,
+    require_counts,
+    rounded_tensors,
+    written_sizes,
+)
 from headstart.heads.operations import Array, Operations
 
 Output = Literal["base", "own", "shared"]
-
-
-class OutputWeights(Protocol):
-    """The base model's matrices, [V, D] each."""
-
-    @property
-    def embedding(self) -> Any:
-        """Read for the root."""
-
-    @property
-    def output(self) -> Any:
-        """Read by heads with ``output`` base."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +63,10 @@ class MedusaConfig:
     draft_vocab: tuple[int, ...] | None = None  # base ids of the output rows; None: all
 
     def __post_init__(self) -> None:
-        for name in ("num_heads", "hidden_size", "vocab_size", "num_blocks", "inner_size"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise HeadsError(f"medusa heads: {name} is {value!r}; it must be a whole number from 1 on")
+        require_counts(self, ("num_heads", "hidden_size", "vocab_size", "num_blocks", "inner_size"))
         if self.output not in get_args(Output):
             raise HeadsError(f"medusa heads: output is {self.output!r}; it must be one of {', '.join(get_args(Output))}")
-        if self.draft_vocab is not None:
-            ids = tuple(int(i) for i in self.draft_vocab)
-            if not ids or len(set(ids)) < len(ids) or min(ids) < 0 or max(ids) >= self.vocab_size:
-                raise HeadsError(f"medusa heads: draft_vocab must list different token ids below {self.vocab_size}")
-            object.__setattr__(self, "draft_vocab", ids)
+        object.__setattr__(self, "draft_vocab", checked_vocab(self.kind, self.draft_vocab, self.vocab_size))
 
     @property
     def num_outputs(self) -> int:
@@ -107,7 +97,7 @@ class MedusaConfig:
 
     def sizes(self) -> dict[str, Any]:
         """What ``config.json`` says, without the draft vocabulary (a tensor)."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "draft_vocab"}
+        return written_sizes(self)
 
 
 def medusa_states(
@@ -185,20 +175,12 @@ class MedusaHeads:
         cls, sizes: Mapping[str, Any], draft_vocab: tuple[int, ...] | None, tensors: Tensors, card: HeadsCard
     ) -> MedusaHeads:
         """Heads out of what a folder holds."""
-        known = {f.name for f in fields(MedusaConfig)} - {"draft_vocab"}
-        for what, names in (("misses", known - sizes.keys()), ("has an unknown", sizes.keys() - known)):
-            if names:
-                raise HeadsError(f"medusa heads: 'sizes' {what} {min(names)!r}")
+        check_sizes(MedusaConfig, sizes)
         return cls(MedusaConfig(**sizes, draft_vocab=draft_vocab), tensors, card)
 
     def rounded(self) -> MedusaHeads:
         """The same heads with float16 values, which are saved in half the bytes."""
-        with np.errstate(over="ignore"):
-            halves = {name: values.astype(np.float16).astype(np.float32) for name, values in self.tensors.items()}
-        for name, values in halves.items():
-            if not np.isfinite(values).all():
-                raise HeadsError(f"medusa heads: tensor {name!r} is too large for float16; save it unrounded")
-        return replace(self, tensors=halves)
+        return replace(self, tensors=rounded_tensors(self.config.kind, self.tensors))
 
     def bind(self, operations: Operations, base: OutputWeights) -> BoundMedusa:
         """The heads in an engine's arrays, over the base model's matrices."""
@@ -214,7 +196,8 @@ class BoundMedusa:
         self._tensors = {name: operations.array(values) for name, values in heads.tensors.items()}
         self._ids = None if self.config.draft_vocab is None else np.array(self.config.draft_vocab, dtype=np.int64)
         names = self.config.output_names()
-        self._outputs = [self._tensors[name] for name in names] if names else [self._base_rows(base.output)]
+        own = [self._tensors[name] for name in names]
+        self._outputs = own or [base_rows(operations, base.output, self._ids, self.config.vocab_size)]
 
     def logits(self, hidden: Array, root_ids: Sequence[int]) -> list[Array]:
         """K logits [n, V'] from hidden states [n, D] and the token that follows each."""
@@ -239,13 +222,6 @@ class BoundMedusa:
         if not self.config.sees_root:
             return None
         return self.operations.take(self._embedding, np.asarray(root_ids, dtype=np.int64))
-
-    def _base_rows(self, matrix: Array) -> Array:
-        if self._ids is not None:
-            return self.operations.select(matrix, self._ids)
-        if int(matrix.shape[0]) == self.config.vocab_size:
-            return matrix
-        return self.operations.select(matrix, np.arange(self.config.vocab_size))  # without padding rows
 
 
 def _block(ops: Operations, tensors: Mapping[str, Array], name: str, x: Array, *, projects: bool) -> Array:

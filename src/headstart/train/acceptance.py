@@ -1,8 +1,14 @@
 """How well heads guess, on text that they did not learn from.
 
-``accuracies[k][r]`` is the share of held-out places where exactly the r-th guess of head k was the token that the base says
-greedily (Cai et al. 2024, section 2.3.3): the number by which static trees are built, and from which the acceptance length L of
-a step over n rows (n - 1 nodes and the root) is predicted. A token outside the draft vocabulary is a miss.
+For each held-out place and depth the *rank* of the right token among the guesses is noted: right is what the base says greedily
+there, and the guesses are those behind the right tokens so far. So a draft that was right up to a depth goes on with exactly
+these guesses, also for sequential heads: nothing is estimated from guesses behind other tokens. A token outside the draft
+vocabulary is a miss.
+
+``accuracies[k][r]`` is the share of places where exactly the r-th guess of depth k was right (Cai et al. 2024, section 2.3.3):
+the number by which static trees are built. The acceptance length L of a step over n rows (n - 1 nodes and the root) is then
+counted on the ranks: how far each place gets in that tree, so that depths that are right together count together. Trees that
+are grown by each step's own confidence do a little better.
 
 Text that the base wrote greedily shows what it says at every depth. Elsewhere its argmax stands in, taken behind the text's own
 tokens, which flatters or wrongs the deeper heads a little; so greedily written documents are preferred where there are enough.
@@ -20,17 +26,20 @@ from torch import Tensor
 
 from headstart.errors import DataError
 from headstart.heads.base import Acceptance
-from headstart.heads.medusa import MedusaConfig
 from headstart.train.capture import States
 from headstart.train.corpus import SECOND, Document
-from headstart.train.losses import FrozenBase, guessed
-from headstart.tree import expected_length, optimal_paths
+from headstart.train.forms import Form
+from headstart.train.losses import FrozenBase
+from headstart.tree import Path, optimal_paths
 
 PREDICTED_ROWS = (8, 16)
 _ENOUGH = 2000  # rows of greedily written text that make the rest unnecessary
 _CHUNK = 1024
 _ROWS_A_KIND, _LEAST_ROWS_A_KIND = 1500, 100
 _BATCH_DOCUMENTS = 32
+
+Ranks = NDArray[np.int64]
+"""[n, K]: rank of the right token among the guesses of a depth; R: none of the R guesses; -1: the text had ended."""
 
 
 def measuring_documents(documents: Sequence[Document], held_out: Sequence[int], states: States, num_rows: int) -> list[int]:
@@ -57,7 +66,7 @@ class KindAcceptance:
 
 
 def acceptance_by_kind(
-    measure: Callable[[Sequence[int]], Acceptance],
+    measure: Callable[[Sequence[int]], Ranks],
     whole: Acceptance,
     documents: Sequence[Document],
     held_out: Sequence[int],
@@ -74,47 +83,63 @@ def acceptance_by_kind(
         if rows < _LEAST_ROWS_A_KIND:
             continue
         try:
-            table = measure(chosen)
+            ranks = measure(chosen)
         except DataError:
             continue  # texts that end before the last head has anything to guess
-        lengths = {size: expected_length(whole.paths(size - 1), table.array()) for size in whole.predicted_length}
-        found[kind] = KindAcceptance(rows, table.by_position, lengths)
+        lengths = {size: counted_length(whole.paths(size - 1), ranks) for size in whole.predicted_length}
+        found[kind] = KindAcceptance(rows, tuple(float(share) for share in accuracies(ranks, 1)[:, 0]), lengths)
     return found
 
 
-def measure_acceptance(
-    config: MedusaConfig,
+def measure_ranks(
+    form: Form,
     tensors: Mapping[str, Tensor],
     base: FrozenBase,
     states: States,
     documents: Sequence[int],
     num_ranks: int,
-) -> Acceptance:
-    """Accuracies by depth and rank over these documents, and L predicted for 8 and 16 rows."""
-    num_ranks = min(num_ranks, config.num_outputs)
-    hits = np.zeros((config.num_heads, num_ranks))
-    tries = np.zeros(config.num_heads)
-    names = config.output_names()
-    outputs = [tensors[name] for name in names] if names else [base.output]
+) -> Ranks:
+    """Ranks at every place of these documents; DataError if none of their texts is long enough for the last head."""
+    num_ranks = min(num_ranks, form.config.num_outputs)
+    outputs = form.outputs(tensors, base.output)
+    found = [np.full((0, form.config.num_heads), -1, dtype=np.int64)]
     with torch.no_grad():
         for first in range(0, len(documents), _BATCH_DOCUMENTS):
             batch = states.batch(documents[first : first + _BATCH_DOCUMENTS]).to(base.embedding.device)
             for start in range(0, batch.num_rows, _CHUNK):
                 rows = slice(start, min(start + _CHUNK, batch.num_rows))
-                logits = guessed(config, base.embedding, tensors, batch, rows, outputs)
-                for depth, scores in enumerate(logits, start=1):
+                ranks = torch.full((rows.stop - rows.start, form.config.num_heads), -1)
+                for depth, scores in enumerate(form.guessed(tensors, batch, rows, outputs), start=1):
                     known = (batch.remaining[rows] > depth).nonzero()[:, 0]
                     wanted = base.places[batch.picks[known + start + depth]]
-                    found = scores[known].topk(num_ranks, dim=-1).indices == wanted[:, None]
-                    hits[depth - 1] += found.sum(0).cpu().numpy()
-                    tries[depth - 1] += len(known)
-    if not tries.all():
+                    right = scores[known].topk(num_ranks, dim=-1).indices == wanted[:, None]
+                    ranks[known, depth - 1] = torch.where(right.any(-1), right.int().argmax(-1), num_ranks).cpu()
+                found.append(ranks.numpy())
+    ranks_of_all = np.concatenate(found)
+    if not (ranks_of_all[:, -1] >= 0).any():
         raise DataError("no held-out text is long enough to measure the heads on; give more data")
-    return acceptance(hits / tries[:, None])
+    return ranks_of_all
 
 
-def acceptance(accuracies: NDArray[np.float64]) -> Acceptance:
-    """The record of measured accuracies [K, R]."""
-    predicted = {rows: expected_length(optimal_paths(accuracies, rows - 1), accuracies) for rows in PREDICTED_ROWS}
-    table = tuple(tuple(float(a) for a in ranks) for ranks in accuracies)
-    return Acceptance(table, tuple(float(a) for a in accuracies[:, 0]), predicted)
+def accuracies(ranks: Ranks, num_ranks: int) -> NDArray[np.float64]:
+    """[K, R]: how often exactly the guess of each rank was right, where the text had not ended."""
+    counts = (ranks[:, :, None] == np.arange(num_ranks)).sum(axis=0)
+    shares: NDArray[np.float64] = counts / (ranks >= 0).sum(axis=0)[:, None]
+    return shares
+
+
+def counted_length(paths: Sequence[Path], ranks: Ranks) -> float:
+    """L of the static tree of these paths, the bonus token included, over the places where the text goes on for all depths."""
+    whole = ranks[(ranks >= 0).all(axis=1)]
+    tree = set(paths)
+    kinds, counts = np.unique(whole, axis=0, return_counts=True)
+    depths = [sum(tuple(row[: depth + 1]) in tree for depth in range(len(row))) for row in kinds.tolist()]
+    return 1.0 + float(np.dot(depths, counts)) / len(whole)
+
+
+def acceptance(ranks: Ranks, num_ranks: int) -> Acceptance:
+    """The record of measured ranks."""
+    table = accuracies(ranks, num_ranks)
+    predicted = {rows: counted_length(optimal_paths(table, rows - 1), ranks) for rows in PREDICTED_ROWS}
+    shares = tuple(tuple(float(a) for a in row) for row in table)
+    return Acceptance(shares, tuple(float(a) for a in table[:, 0]), predicted)

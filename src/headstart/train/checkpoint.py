@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headstart.errors import TrainingError
 
-FORMAT, VERSION = "headstart-checkpoint", 1
+FORMAT, VERSION = "headstart-checkpoint", 2
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Progress:
     best_step: int = 0
     seconds: float = 0.0
     losses: list[float] = field(default_factory=list)  # since the last measurement
-    before: list[list[float]] = field(default_factory=list)  # accuracies [K][R] at the start
+    before: dict[str, Any] = field(default_factory=dict)  # acceptance at the start
     curve: list[dict[str, float]] = field(default_factory=list)
 
 

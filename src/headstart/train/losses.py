@@ -1,9 +1,10 @@
-"""The loss of parallel heads, a few rows at a time.
+"""The loss of heads, a few rows at a time.
 
-Head k = 1..K at a row with root x reads the row's hidden state and predicts the token k places behind the root. The published
-loss (Medusa-1, Cai et al. 2024, equation 1) is cross-entropy with the text's token, weighted 0.8^k. The target may be mixed
-with the base's own distribution at that place, ``soft_weight`` of it: the base has seen the tokens in between and knows what
-else could have come, which says far more than one sampled token (distillation, Hinton et al. 2015).
+Head k = 1..K at a row with root x reads the row's hidden state, a sequential one also the k - 1 tokens behind the root, and
+predicts the token k places behind it. The published loss (Medusa-1, Cai et al. 2024, equation 1) is cross-entropy with the
+text's token, weighted 0.8^k. The target may be mixed with the base's own distribution at that place, ``soft_weight`` of it: the
+base has seen the tokens in between and knows what else could have come, which says far more than one sampled token
+(distillation, Hinton et al. 2015).
 
 Both run over the draft vocabulary alone, or over a random part of it. Places whose token lies outside the draft vocabulary
 teach nothing and are left out; acceptance counts them as misses.
@@ -17,14 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headstart.heads.medusa import MedusaConfig, medusa_logits
-from headstart.target.torch_operations import TorchOperations
 from headstart.train.capture import Batch
+from headstart.train.forms import Form
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class FrozenBase:
 class Objective:
     """How heads are judged while they learn."""
 
-    config: MedusaConfig
+    form: Form
     base: FrozenBase
     head_decay: float
     soft_weight: float
@@ -57,14 +58,20 @@ class Objective:
         targets = self._targets(batch)
         counts = [int((places >= 0).sum()) for places in targets]
         base_rows, targets = self._sampled(targets, generator)
-        outputs = self._outputs(tensors, base_rows)
+        base_output = self.base.output if base_rows is None else self.base.output[base_rows]
+        base_output = base_output.to(self.compute_dtype)
+        outputs = [
+            matrix if matrix is base_output or base_rows is None else matrix[base_rows]
+            for matrix in self.form.outputs(tensors, base_output)
+        ]
+        trained = any(output.requires_grad for output in outputs)
         total = 0.0
         for start in range(0, batch.num_rows, self.chunk_rows):
             rows = slice(start, min(start + self.chunk_rows, batch.num_rows))
             if not any(bool((places[rows] >= 0).any()) for places in targets):
                 continue
-            loss = self._chunk(tensors, batch, rows, targets, counts, base_rows, outputs)
-            loss.backward(retain_graph=base_rows is not None and self.config.output != "base")  # type: ignore[no-untyped-call]
+            loss = self._chunk(tensors, batch, rows, targets, counts, base_output, outputs)
+            loss.backward(retain_graph=base_rows is not None and trained)  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         return total
 
@@ -72,7 +79,7 @@ class Objective:
         """For each head [n]: the place of the token it should guess, -1 where there is none."""
         targets = []
         places = self.base.places[batch.roots]
-        for depth in range(1, self.config.num_heads + 1):
+        for depth in range(1, self.form.config.num_heads + 1):
             shifted = torch.full_like(places, -1)
             shifted[: max(batch.num_rows - depth, 0)] = places[depth:]
             targets.append(torch.where(batch.remaining > depth, shifted, -1))
@@ -90,11 +97,6 @@ class Objective:
         index[rows] = torch.arange(len(rows), device=rows.device)
         return rows, [torch.where(places >= 0, index[places.clamp_min(0)], -1) for places in targets]
 
-    def _outputs(self, tensors: Mapping[str, Tensor], rows: Tensor | None) -> list[Tensor]:
-        names = self.config.output_names()
-        matrices = [tensors[name] for name in names] if names else [self.base.output]
-        return matrices if rows is None else [matrix[rows] for matrix in matrices]
-
     def _chunk(
         self,
         tensors: Mapping[str, Tensor],
@@ -102,15 +104,14 @@ class Objective:
         rows: slice,
         targets: list[Tensor],
         counts: list[int],
-        base_rows: Tensor | None,
+        base_output: Tensor,
         outputs: list[Tensor],
     ) -> Tensor:
         """The share of these rows in the batch's loss."""
         dtype, device = self.compute_dtype, batch.hidden.device
-        base_output = self.base.output if base_rows is None else self.base.output[base_rows]
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            logits = guessed(self.config, self.base.embedding, tensors, batch, rows, outputs)
-            ahead = batch.hidden[rows.start : rows.stop + self.config.num_heads].to(base_output.dtype)
+            logits = self.form.guessed(tensors, batch, rows, outputs)
+            ahead = batch.hidden[rows.start : rows.stop + self.form.config.num_heads].to(base_output.dtype)
             with torch.no_grad():
                 soft = functional.linear(ahead, base_output) if self.soft_weight > 0 else None
         soft = None if soft is None else soft.float().softmax(-1)  # [c + K, V']
@@ -120,27 +121,35 @@ class Objective:
             if not len(known):
                 continue
             hard = places[rows][known]
-            goal = hard if soft is None else self._mixed(soft[known + depth], hard)
-            part = functional.cross_entropy(scores[known].float(), goal, reduction="sum")
+            part = mixed_cross_entropy(scores[known], hard, None if soft is None else soft[known + depth], self.soft_weight)
             loss = loss + self.head_decay**depth / count * part
         return loss
 
-    def _mixed(self, soft: Tensor, hard: Tensor) -> Tensor:
-        goal = soft.mul_(self.soft_weight)
-        return goal.scatter_add_(1, hard[:, None], goal.new_full((len(hard), 1), 1 - self.soft_weight))
+
+def mixed_cross_entropy(scores: Tensor, hard: Tensor, soft: Tensor | None, soft_weight: float) -> Tensor:
+    """Sum over rows of the cross-entropy of softmax(scores) [n, V'] with ``(1 - w) * onehot(hard) + w * soft`` [n, V']."""
+    weight = 0.0 if soft is None else soft_weight
+    loss: Tensor = _MixedCrossEntropy.apply(scores, hard, soft, weight)  # type: ignore[no-untyped-call]
+    return loss
 
 
-def guessed(
-    config: MedusaConfig,
-    embedding: Tensor,
-    tensors: Mapping[str, Tensor],
-    batch: Batch,
-    rows: slice,
-    outputs: list[Tensor],
-) -> list[Tensor]:
-    """Logits [c, V'] of each head for some rows of a batch."""
-    hidden = batch.hidden[rows].float()
-    roots = embedding[batch.roots[rows]].float() if config.sees_root else None
-    ops = TorchOperations(torch.float32, hidden.device)
-    logits: list[Tensor] = medusa_logits(ops, config, tensors, hidden, roots, outputs)
-    return logits
+class _MixedCrossEntropy(torch.autograd.Function):
+    """Its gradient, softmax(scores) minus the goal, falls off as the loss is computed: two passes over [n, V'] are saved."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, hard: Tensor, soft: Tensor | None, soft_weight: float) -> Tensor:
+        values, hard = scores.float(), hard[:, None]
+        normaliser = values.logsumexp(-1, keepdim=True)
+        loss = normaliser.sum() - (1 - soft_weight) * values.gather(1, hard).sum()
+        gradient = (values - normaliser).exp_()
+        if soft is not None:
+            loss = loss - soft_weight * (soft * values).sum()
+            gradient.sub_(soft, alpha=soft_weight)
+        gradient.scatter_add_(1, hard, gradient.new_full(hard.shape, soft_weight - 1))
+        ctx.save_for_backward(gradient.to(scores.dtype))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * gradients[0].to(gradient.dtype), None, None, None

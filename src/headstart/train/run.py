@@ -18,19 +18,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from headstart.errors import DataError, RequestError, TrainingError
-from headstart.heads.base import CONFIG_FILE, Acceptance, HeadsCard, check_place, load_heads, save_heads
-from headstart.heads.medusa import MedusaConfig, MedusaHeads, initial_tensors
+from headstart.heads.base import CONFIG_FILE, Acceptance, Heads, HeadsCard, check_place, load_heads, save_heads
+from headstart.heads.base import Tensors as HostTensors
 from headstart.llm import LLM
 from headstart.target.loading import Loaded
 from headstart.train.acceptance import (
     KindAcceptance,
+    Ranks,
     acceptance,
     acceptance_by_kind,
-    measure_acceptance,
+    measure_ranks,
     measuring_documents,
 )
 from headstart.train.base import Base
@@ -39,6 +39,7 @@ from headstart.train.checkpoint import Progress, read_about
 from headstart.train.corpus import Corpus, Document, fingerprint_of, statistics, write_json
 from headstart.train.data import read_jsonl, require_supervised
 from headstart.train.filling import fill
+from headstart.train.forms import FORMS, Form, check_kind, form_of, refuse_other_form
 from headstart.train.losses import FrozenBase, Objective
 from headstart.train.settings import TrainSettings
 from headstart.train.trainer import Tensors, Trainer
@@ -107,13 +108,12 @@ def train(
     ``data``: JSONL of chats or texts; without it the model writes its own corpus, kept in the folder ``corpus`` and continued
     there. ``init``: heads to start from. ``options`` are the fields of :class:`TrainSettings`.
     """
-    if heads != "medusa":
-        raise RequestError(f"heads of kind {heads!r} cannot be trained; choose medusa")
     if data is not None and corpus is not None:
         raise RequestError("give data or corpus, not both: a corpus is what the model writes itself")
     chosen = TrainSettings.of(**options) if settings is None else settings.changed(**options)
+    check_kind(heads, chosen)
     check_place(out)
-    run = _Run(chosen, Path(out), report, time.monotonic())
+    run = _Run(heads, chosen, Path(out), report, time.monotonic())
     try:
         return run.go(Base.of(model, chosen.base_dtype, chosen.writer_dtype), data, corpus, init, resume)
     except BrokenPipeError:
@@ -124,8 +124,8 @@ def train(
 
 
 class _Run:
-    def __init__(self, settings: TrainSettings, out: Path, report: Report, started: float) -> None:
-        self.settings, self.out, self.report, self.started = settings, out, report, started
+    def __init__(self, kind: str, settings: TrainSettings, out: Path, report: Report, started: float) -> None:
+        self.kind, self.settings, self.out, self.report, self.started = kind, settings, out, report, started
         self.work = out.with_name(out.name + ".work")
         self.checkpoint = self.work / "checkpoint.safetensors"
 
@@ -145,26 +145,27 @@ class _Run:
         self.report(Event("capture", f"{len(documents)} documents, {share:.0%} of their tokens are supervised"))
         states, documents = self._states(base, documents, about)
         held_out, learned = _split(documents, self.settings.held_out)
-        start = initial or self._start(base, [documents[i] for i in learned])
-        objective = self._objective(base, start.config)
+        form, start = initial or self._start(base, [documents[i] for i in learned])
+        objective = self._objective(base, form)
         measured_on = measuring_documents(documents, held_out, states, self.settings.evaluation_rows)
+        num_ranks = min(self.settings.num_ranks, form.config.num_outputs)
 
-        def measured(tensors: Tensors, chosen: Sequence[int]) -> Acceptance:
-            return measure_acceptance(start.config, tensors, objective.base, states, chosen, self.settings.num_ranks)
+        def measured(tensors: Tensors, chosen: Sequence[int]) -> Ranks:
+            return measure_ranks(form, tensors, objective.base, states, chosen, num_ranks)
 
         def keep(tensors: Tensors, found: Acceptance, progress: Progress) -> None:
             card = HeadsCard(base.identity, found, self._provenance(base, documents, progress, data))
             values = {name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items()}
-            save_heads(self.out, MedusaHeads(start.config, values, card).rounded())
+            save_heads(self.out, form.heads(values, card))
             self._record(documents, progress, share, {})
 
         trainer = Trainer(
             objective,
-            {name: torch.tensor(values, device=base.model.device) for name, values in start.tensors.items()},
+            _tensors(start, base),
             states,
             learned,
             self.settings,
-            evaluate=lambda tensors: measured(_halves(tensors), measured_on),
+            evaluate=lambda tensors: acceptance(measured(_halves(tensors), measured_on), num_ranks),
             keep=keep,
             checkpoint=self.checkpoint,
             about=self._about(documents, init),
@@ -177,10 +178,10 @@ class _Run:
             trainer.plan(None if deadline is None else deadline - time.monotonic())
         trainer.run(deadline)
 
-        best: MedusaHeads = load_heads(self.out, base.identity)
+        best: Heads = load_heads(self.out, base.identity)
         assert best.card is not None and best.card.acceptance is not None
         after = best.card.acceptance
-        tensors = {name: torch.tensor(values, device=base.model.device) for name, values in best.tensors.items()}
+        tensors = _tensors(form.trained(best), base)
         kinds = acceptance_by_kind(lambda chosen: measured(tensors, chosen), after, documents, held_out, states)
         self._record(documents, trainer.progress, share, kinds)
         return self._result(trainer.progress, documents, share, after, kinds)
@@ -197,7 +198,7 @@ class _Run:
             self.checkpoint.unlink(missing_ok=True)  # nothing is left to resume
         return TrainResult(
             self.out,
-            acceptance(np.array(progress.before)),
+            Acceptance.from_record(progress.before),
             after,
             kinds,
             len(documents),
@@ -272,38 +273,31 @@ class _Run:
             report=lambda done, total: self.report(Event("capture", "rows of hidden states", done, total)),
         )
 
-    def _initial(self, base: Base, folder: str | Path) -> MedusaHeads:
-        """Heads to start from, with their form and their draft vocabulary."""
-        heads: MedusaHeads = load_heads(folder, base.identity)
-        _refuse_other_form(self.settings, heads.config, folder)
-        return heads
+    def _initial(self, base: Base, folder: str | Path) -> tuple[Form, HostTensors]:
+        """The form of heads to start from, with their draft vocabulary, and their tensors."""
+        heads: Heads = load_heads(folder, base.identity)
+        if heads.config.kind != self.kind:
+            raise RequestError(f"the heads in {folder} are of kind {heads.config.kind}, not {self.kind}; start from others")
+        form = form_of(heads.config, base.model)
+        refuse_other_form(self.settings, form, folder)
+        return form, form.trained(heads)
 
-    def _start(self, base: Base, learned: Sequence[Document]) -> MedusaHeads:
-        """Fresh heads."""
+    def _start(self, base: Base, learned: Sequence[Document]) -> tuple[Form, HostTensors]:
+        """The form that the settings ask for, and fresh tensors."""
         settings = self.settings
         vocab = choose_draft_vocab(learned, settings.draft_vocab, base.model.vocab_size, base.end_tokens)
-        config = MedusaConfig(
-            num_heads=settings.num_heads,
-            hidden_size=base.model.width,
-            vocab_size=base.model.vocab_size,
-            num_blocks=settings.num_blocks,
-            sees_root=settings.sees_root,
-            output=settings.output,
-            inner_size=round(settings.inner_factor * base.model.width) or None,
-            draft_vocab=vocab,
-        )
-        output = None if settings.output == "base" else base.model.output.float().cpu().numpy()
-        return MedusaHeads(config, initial_tensors(config, np.random.default_rng(settings.seed), output))
+        form = FORMS[self.kind].of(settings, base.model, vocab)
+        return form, form.fresh(settings.seed)
 
-    def _objective(self, base: Base, config: MedusaConfig) -> Objective:
-        settings, model = self.settings, base.model
-        ids = torch.arange(model.vocab_size) if config.draft_vocab is None else torch.tensor(config.draft_vocab)
+    def _objective(self, base: Base, form: Form) -> Objective:
+        settings, model, vocab = self.settings, base.model, form.config.draft_vocab
+        ids = torch.arange(model.vocab_size) if vocab is None else torch.tensor(vocab)
         places = torch.full((model.vocab_size,), -1, dtype=torch.long)
         places[ids] = torch.arange(len(ids))
         output = model.output[ids.to(model.device)].float()
         dtype = torch.bfloat16 if base.dtype == "bfloat16" else torch.float32
         return Objective(
-            config,
+            form,
             FrozenBase(model.embedding, output, places.to(model.device)),
             settings.head_decay,
             settings.soft_weight,
@@ -321,6 +315,7 @@ class _Run:
         settings = {name: value for name, value in asdict(self.settings).items() if name not in _MAY_DIFFER}
         settings["init"] = None if init is None else str(init)
         settings["betas"] = list(self.settings.betas)
+        settings["heads"] = self.kind
         return {"settings": settings, "documents": len(documents), "covers": fingerprint_of(documents)}
 
     def _require_same(self, about: Mapping[str, Any] | None, init: str | Path | None) -> None:
@@ -337,7 +332,7 @@ class _Run:
     def _record(
         self, documents: Sequence[Document], progress: Progress, share: float, kinds: dict[str, KindAcceptance]
     ) -> None:
-        record = {"format": "headstart-training", "version": 1, "settings": asdict(self.settings)}
+        record = {"format": "headstart-training", "version": 1, "heads": self.kind, "settings": asdict(self.settings)}
         corpus = statistics(documents) | {"supervised_share": share}
         measured = {kind: asdict(found) for kind, found in kinds.items()}
         write_json(
@@ -370,22 +365,6 @@ def _without_folder(argument: str) -> str:
     return Path(argument).name if Path(argument).is_absolute() else argument
 
 
-def _refuse_other_form(settings: TrainSettings, config: MedusaConfig, init: str | Path) -> None:
-    """Heads that training starts from bring their form along: a setting that asks for another one could not take effect."""
-    has = {
-        "num_heads": config.num_heads,
-        "num_blocks": config.num_blocks,
-        "sees_root": config.sees_root,
-        "output": config.output,
-        "inner_factor": (config.inner_size or 0) / config.hidden_size,
-        "draft_vocab": config.num_outputs,
-    }
-    for name, value in has.items():
-        asked = getattr(settings, name)
-        if asked not in (value, getattr(TrainSettings(), name)):
-            raise RequestError(f"{name} is {asked!r}, which has no effect with init: the heads in {init} have {value!r}")
-
-
 def _split(documents: Sequence[Document], share: float) -> tuple[list[int], list[int]]:
     """Numbers of held-out documents and of those to learn from; at least one each."""
     if len(documents) < 2:
@@ -395,6 +374,10 @@ def _split(documents: Sequence[Document], share: float) -> tuple[list[int], list
         held_out = [min(range(len(documents)), key=lambda i: documents[i].digest)]
     chosen = set(held_out)
     return held_out, [i for i in range(len(documents)) if i not in chosen]
+
+
+def _tensors(values: HostTensors, base: Base) -> Tensors:
+    return {name: torch.tensor(array, device=base.model.device) for name, array in values.items()}
 
 
 def _halves(tensors: Tensors) -> Tensors:

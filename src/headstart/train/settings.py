@@ -33,7 +33,7 @@ class TrainSettings:
     question_tokens: int = 110  # a user's turn that has not ended by then is thrown away
     held_out: float = 0.05  # share of documents kept for measuring acceptance
     # the heads
-    num_heads: int = 3
+    num_heads: int | None = None  # None: as many as the kind of heads likes (medusa 3, hydra 4)
     num_blocks: int = 1
     inner_factor: float = 2.0  # inner width of a head's blocks over the model's; 0: the published square block
     sees_root: bool = True  # False: the published form, which reads the hidden state alone
@@ -65,7 +65,9 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
-            _require(isinstance(getattr(self, name), int) and getattr(self, name) >= 1, self, name, "a whole number, 1 or more")
+            value = getattr(self, name)
+            given = value is not None or name not in _MAY_BE_NONE
+            _require(not given or (isinstance(value, int) and value >= 1), self, name, "a whole number, 1 or more")
         for name in _NOT_NEGATIVE:
             value = getattr(self, name)
             _require(math.isfinite(value) and value >= 0, self, name, "0 or more")
@@ -98,6 +100,7 @@ _AT_LEAST_ONE = (
     "writer_batch", "answer_tokens", "question_tokens", "num_heads", "num_blocks", "num_ranks", "batch_rows", "chunk_rows",
     "evaluations", "evaluation_rows", "max_bad_batches",
 )  # fmt: skip
+_MAY_BE_NONE = ("num_heads",)
 _NOT_NEGATIVE = (
     "minutes",
     "inner_factor",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ class Trainer:
         progress = self.progress
         measured = self._evaluate(self.tensors)
         if not progress.before:
-            progress.before = [list(ranks) for ranks in measured.accuracies]
+            progress.before = asdict(measured)
         length = measured.predicted_length[PREDICTED_ROWS[-1]]
         point = {"step": progress.step, "tokens": progress.num_tokens, "length": length, "top1": measured.by_position[0]}
         progress.curve.append(point | ({"loss": float(np.mean(progress.losses))} if progress.losses else {}))

@@ -1,0 +1,76 @@
+"""What every kind of heads has in common: sizes that are checked, written and read, rounded tensors, the base's output rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.errors import HeadsError
+from headstart.heads.base import DRAFT_VOCAB, HeadsConfig, Tensors
+from headstart.heads.operations import Array, Operations
+
+
+class OutputWeights(Protocol):
+    """The base model's matrices, [V, D] each."""
+
+    @property
+    def embedding(self) -> Any:
+        """Read for drafted tokens."""
+
+    @property
+    def output(self) -> Any:
+        """Read by heads without an output matrix of their own."""
+
+
+def require_counts(config: HeadsConfig, names: Iterable[str]) -> None:
+    """HeadsError that names the first of these sizes that is no whole number from 1 on; None is allowed."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise HeadsError(f"{config.kind} heads: {name} is {value!r}; it must be a whole number from 1 on")
+
+
+def checked_vocab(kind: str, ids: Iterable[int] | None, vocab_size: int) -> tuple[int, ...] | None:
+    """A draft vocabulary as a config holds it; HeadsError unless it lists different ids of the base."""
+    if ids is None:
+        return None
+    chosen = tuple(int(i) for i in ids)
+    if not chosen or len(set(chosen)) < len(chosen) or min(chosen) < 0 or max(chosen) >= vocab_size:
+        raise HeadsError(f"{kind} heads: {DRAFT_VOCAB} must list different token ids below {vocab_size}")
+    return chosen
+
+
+def written_sizes(config: Any) -> dict[str, Any]:
+    """What ``config.json`` says of a config, without the draft vocabulary (a tensor)."""
+    return {f.name: getattr(config, f.name) for f in fields(config) if f.name != DRAFT_VOCAB}
+
+
+def check_sizes(config_type: Any, sizes: Mapping[str, Any]) -> None:
+    """HeadsError that names the first size which ``config.json`` misses or which is unknown."""
+    known = {f.name for f in fields(config_type)} - {DRAFT_VOCAB}
+    for what, names in (("misses", known - sizes.keys()), ("has an unknown", sizes.keys() - known)):
+        if names:
+            raise HeadsError(f"{config_type.kind} heads: 'sizes' {what} {min(names)!r}")
+
+
+def rounded_tensors(kind: str, tensors: Tensors) -> Tensors:
+    """The tensors with float16 values, which are saved in half the bytes."""
+    with np.errstate(over="ignore"):
+        halves = {name: values.astype(np.float16).astype(np.float32) for name, values in tensors.items()}
+    for name, values in halves.items():
+        if not np.isfinite(values).all():
+            raise HeadsError(f"{kind} heads: tensor {name!r} is too large for float16; save it unrounded")
+    return halves
+
+
+def base_rows(ops: Operations, output: Array, ids: NDArray[np.int64] | None, vocab_size: int) -> Array:
+    """The base's output matrix as heads read it: the rows of their draft vocabulary ``ids``, or all without padding rows."""
+    if ids is not None:
+        return ops.select(output, ids)
+    if int(output.shape[0]) == vocab_size:
+        return output
+    return ops.select(output, np.arange(vocab_size))

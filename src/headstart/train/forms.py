@@ -1,0 +1,218 @@
+"""The kinds of heads that can be trained: what sets them apart, and the only place that knows which there are.
+
+A *form* is heads of one kind and size as the trainer sees them. It makes fresh tensors, says what the heads guess at some rows
+of a batch (with autograd's arrays, and the text's own tokens in the place of drafted ones: teacher forcing), and turns trained
+tensors into heads that are saved. Loss, acceptance, checkpoints and the loop are the same for all.
+
+A further kind is a class here and an entry in ``FORMS``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headstart.errors import RequestError
+from headstart.heads import hydra, medusa
+from headstart.heads.base import Heads, HeadsCard
+from headstart.heads.base import Tensors as HostTensors
+from headstart.target.torch_operations import TorchOperations
+from headstart.train.base import FrozenModel
+from headstart.train.capture import Batch
+from headstart.train.settings import TrainSettings
+
+Tensors = Mapping[str, Tensor]
+DraftVocab = tuple[int, ...] | None
+
+
+class Form(Protocol):
+    """Heads of one kind and size as training sees them."""
+
+    @property
+    def config(self) -> Any:
+        """The heads' sizes and layout."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that this kind reads, as these heads have them."""
+
+    def fresh(self, seed: int) -> HostTensors:
+        """Tensors of heads that have not learnt anything."""
+
+    def outputs(self, tensors: Tensors, base_output: Tensor) -> list[Tensor]:
+        """The output matrices [V', D]: one for all depths, or one a depth. ``base_output``: the base's rows."""
+
+    def guessed(self, tensors: Tensors, batch: Batch, rows: slice, outputs: list[Tensor]) -> list[Tensor]:
+        """Logits [c, V'] of each depth for some rows of a batch."""
+
+    def heads(self, tensors: HostTensors, card: HeadsCard | None) -> Heads:
+        """Heads to save, out of trained tensors."""
+
+    def trained(self, heads: Heads) -> HostTensors:
+        """The tensors to train, out of saved heads."""
+
+
+class MedusaForm:
+    """Parallel heads (``heads/medusa.py``): each reads the row and its root."""
+
+    READS = ("num_heads", "num_blocks", "sees_root", "output", "inner_factor", "draft_vocab")
+    DEFAULT_HEADS = 3
+
+    def __init__(self, config: medusa.MedusaConfig, model: FrozenModel) -> None:
+        self.config, self._model = config, model
+
+    @classmethod
+    def of(cls, settings: TrainSettings, model: FrozenModel, draft_vocab: DraftVocab) -> MedusaForm:
+        """Heads as the settings want them."""
+        config = medusa.MedusaConfig(
+            num_heads=settings.num_heads or cls.DEFAULT_HEADS,
+            hidden_size=model.width,
+            vocab_size=model.vocab_size,
+            num_blocks=settings.num_blocks,
+            sees_root=settings.sees_root,
+            output=settings.output,
+            inner_size=round(settings.inner_factor * model.width) or None,
+            draft_vocab=draft_vocab,
+        )
+        return cls(config, model)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that this kind reads, as these heads have them."""
+        config = self.config
+        return {
+            "num_heads": config.num_heads,
+            "num_blocks": config.num_blocks,
+            "sees_root": config.sees_root,
+            "output": config.output,
+            "inner_factor": (config.inner_size or 0) / config.hidden_size,
+            "draft_vocab": config.num_outputs,
+        }
+
+    def fresh(self, seed: int) -> HostTensors:
+        """Tensors of heads that say what the base's own output says."""
+        output = self._model.output.float().cpu().numpy() if self.config.output_names() else None
+        return medusa.initial_tensors(self.config, np.random.default_rng(seed), output)
+
+    def outputs(self, tensors: Tensors, base_output: Tensor) -> list[Tensor]:
+        """The trained output matrices, or the base's rows."""
+        return [tensors[name] for name in self.config.output_names()] or [base_output]
+
+    def guessed(self, tensors: Tensors, batch: Batch, rows: slice, outputs: list[Tensor]) -> list[Tensor]:
+        """Logits [c, V'] of each head."""
+        hidden = batch.hidden[rows].float()
+        roots = self._model.embedding[batch.roots[rows]].float() if self.config.sees_root else None
+        ops = TorchOperations(torch.float32, hidden.device)
+        logits: list[Tensor] = medusa.medusa_logits(ops, self.config, tensors, hidden, roots, outputs)
+        return logits
+
+    def heads(self, tensors: HostTensors, card: HeadsCard | None) -> medusa.MedusaHeads:
+        """Heads to save."""
+        return medusa.MedusaHeads(self.config, tensors, card).rounded()
+
+    def trained(self, heads: Heads) -> HostTensors:
+        """The tensors as they are."""
+        return heads.tensors
+
+
+class HydraForm:
+    """Sequential heads (``heads/hydra.py``): the text's own tokens stand for the drafted ones.
+
+    Embeddings of many models are far smaller than their hidden states (0.14 against 2 in SmolLM2-135M), and an optimiser that
+    moves every weight by the same step would hardly let the heads look at them. So the cell is trained on embeddings of about
+    unit size, and the factor, a power of two, is multiplied into its weights when they are saved, which is exact.
+    """
+
+    READS = ("num_heads", "inner_factor", "draft_vocab")
+    DEFAULT_HEADS = 4
+
+    def __init__(self, config: hydra.HydraConfig, model: FrozenModel) -> None:
+        self.config, self._model = config, model
+        size = float(model.embedding.float().square().mean().sqrt())
+        self._factor = 2.0 ** -round(math.log2(size)) if size > 0 else 1.0
+
+    @classmethod
+    def of(cls, settings: TrainSettings, model: FrozenModel, draft_vocab: DraftVocab) -> HydraForm:
+        """Heads as the settings want them."""
+        config = hydra.HydraConfig(
+            num_heads=settings.num_heads or cls.DEFAULT_HEADS,
+            hidden_size=model.width,
+            vocab_size=model.vocab_size,
+            inner_size=round(settings.inner_factor * model.width),
+            draft_vocab=draft_vocab,
+        )
+        return cls(config, model)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that this kind reads, as these heads have them."""
+        config = self.config
+        return {
+            "num_heads": config.num_heads,
+            "inner_factor": config.inner_size / config.hidden_size,
+            "draft_vocab": config.num_outputs,
+        }
+
+    def fresh(self, seed: int) -> HostTensors:
+        """Tensors of heads that say what the base's own output says."""
+        return hydra.initial_tensors(self.config, np.random.default_rng(seed))
+
+    def outputs(self, tensors: Tensors, base_output: Tensor) -> list[Tensor]:
+        """The base's rows."""
+        return [base_output]
+
+    def guessed(self, tensors: Tensors, batch: Batch, rows: slice, outputs: list[Tensor]) -> list[Tensor]:
+        """Logits [c, V'] of each depth, behind the text's own tokens up to there (behind the batch's last row, any)."""
+        states = batch.hidden[rows].float()
+        ops = TorchOperations(torch.float32, states.device)
+        places = torch.arange(rows.start, rows.stop, device=states.device)
+        logits = []
+        for depth in range(self.config.num_heads):
+            tokens = batch.roots[(places + depth).clamp_max(batch.num_rows - 1)]
+            embeddings = self._model.embedding[tokens].float() * self._factor
+            states = hydra.next_states(ops, tensors, states, embeddings, depth)
+            logits.append(ops.linear(states, outputs[0]))
+        return logits
+
+    def heads(self, tensors: HostTensors, card: HeadsCard | None) -> hydra.HydraHeads:
+        """Heads to save."""
+        return hydra.HydraHeads(self.config, self._scaled(tensors, self._factor), card).rounded()
+
+    def trained(self, heads: Heads) -> HostTensors:
+        """The tensors of saved heads, for embeddings of unit size."""
+        return self._scaled(heads.tensors, 1 / self._factor)
+
+    def _scaled(self, tensors: HostTensors, factor: float) -> HostTensors:
+        weight = tensors["cell.weight"].copy()
+        weight[:, self.config.hidden_size :] *= np.float32(factor)
+        return tensors | {"cell.weight": weight}
+
+
+FORMS: dict[str, type[MedusaForm] | type[HydraForm]] = {"medusa": MedusaForm, "hydra": HydraForm}
+
+
+def check_kind(kind: str, settings: TrainSettings) -> None:
+    """RequestError if there is no such kind, or if it does not read a setting that was given."""
+    if kind not in FORMS:
+        raise RequestError(f"heads of kind {kind!r} cannot be trained; choose {' or '.join(FORMS)}")
+    for name in sorted(set().union(*(form.READS for form in FORMS.values())) - set(FORMS[kind].READS)):
+        if getattr(settings, name) != getattr(TrainSettings(), name):
+            raise RequestError(f"{name} has no effect with heads of kind {kind}")
+    if kind == "hydra" and not settings.inner_factor:
+        raise RequestError("inner_factor is 0, which heads of kind hydra cannot have; it must be above 0")
+
+
+def form_of(config: Any, model: FrozenModel) -> Form:
+    """The form of heads that exist already."""
+    form: Form = FORMS[config.kind](config, model)
+    return form
+
+
+def refuse_other_form(settings: TrainSettings, form: Form, init: object) -> None:
+    """Heads that training starts from bring their form along: a setting that asks for another one could not take effect."""
+    for name, value in form.settings().items():
+        asked = getattr(settings, name)
+        if asked not in (value, getattr(TrainSettings(), name)):
+            raise RequestError(f"{name} is {asked!r}, which has no effect with init: the heads in {init} have {value!r}")
