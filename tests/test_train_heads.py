@@ -179,7 +179,8 @@ def test_a_sequential_head_reads_the_text_s_own_tokens_up_to_its_depth() -> None
     goal = objective(BASE, hydra=True)
     form, tensors, batch = goal.form, fresh(goal.form), STATES.batch([4, 7])
     values = {name: tensor.numpy() for name, tensor in tensors.items()}
-    bound = form.heads(values, None).bind(TorchOperations(torch.float32), BaseWeights(BASE.model.embedding, BASE.model.output))
+    made: Any = form.heads(values, None)
+    bound = made.bind(TorchOperations(torch.float32), BaseWeights(BASE.model.embedding, BASE.model.output))
     rows = [0, 3, num_rows(documents()[4]) - 5]  # all four depths lie within the first text
     states = batch.hidden[rows]
     logits = form.guessed(tensors, batch, slice(0, batch.num_rows), form.outputs(tensors, goal.base.output))
@@ -590,7 +591,7 @@ def test_a_single_document_is_not_enough(tmp_path: Path) -> None:
 def test_predicted_lengths_follow_the_optimal_tree() -> None:
     ranks = np.array([[0, 0], [0, 2], [1, 0], [2, -1]])
     found = acceptance(ranks, 2)
-    assert found.accuracies == ((0.5, 0.25), (pytest.approx(2 / 3), 0.0))
+    np.testing.assert_allclose(found.array(), [[0.5, 0.25], [2 / 3, 0.0]])
     assert found.predicted_length == {8: pytest.approx(1 + 5 / 3), 16: pytest.approx(1 + 5 / 3)}
     assert counted_length([(0,), (0, 0)], ranks) == pytest.approx(1 + 3 / 3)
 

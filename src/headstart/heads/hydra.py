@@ -69,9 +69,9 @@ class HydraConfig:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor."""
-        biases = {f"heads.{head}.bias": (self.inner_size,) for head in range(self.num_heads)}
         wide, inner = self.hidden_size, self.inner_size
-        return {"cell.weight": (inner, 2 * wide), "cell.project": (wide, inner)} | biases
+        shapes: dict[str, tuple[int, ...]] = {"cell.weight": (inner, 2 * wide), "cell.project": (wide, inner)}
+        return shapes | {f"heads.{head}.bias": (inner,) for head in range(self.num_heads)}
 
     def sizes(self) -> dict[str, Any]:
         """What ``config.json`` says, without the draft vocabulary (a tensor)."""

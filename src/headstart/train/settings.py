@@ -35,9 +35,9 @@ class TrainSettings:
     # the heads
     num_heads: int | None = None  # None: as many as the kind of heads likes (medusa 3, hydra 4)
     num_blocks: int = 1
-    inner_factor: float = 2.0  # inner width of a head's blocks over the model's; 0: the published square block
+    inner_factor: float = 2.0  # inner width of a head's blocks over the model's; 0: the published square block (medusa)
     sees_root: bool = True  # False: the published form, which reads the hidden state alone
-    output: Literal["base", "own"] = "base"  # the base's own output rows, or trained ones
+    output: Literal["base", "own"] = "base"  # the base's own output rows, or trained ones (medusa)
     draft_vocab: int = 8192  # most frequent tokens that heads may propose; 0: all
     num_ranks: int = 10  # guesses a head whose accuracy is measured
     # hidden states
