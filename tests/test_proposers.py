@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from headstart.decode import Decoder, Generation
 from headstart.errors import HeadsError, ModelError, RequestError
 from headstart.heads.base import Acceptance, BaseIdentity, HeadsCard
+from headstart.heads.hydra import HydraConfig, HydraHeads
 from headstart.heads.medusa import MedusaConfig, MedusaHeads
 from headstart.proposers.base import Observation, Proposer
 from headstart.proposers.base import Sequence as InFlight
 from headstart.proposers.combined import CombinedProposer
 from headstart.proposers.draft_model import DraftModelProposer
+from headstart.proposers.hydra import HydraProposer
 from headstart.proposers.medusa import MedusaProposer
 from headstart.proposers.ngram import NgramProposer
 from headstart.proposers.suffix import SuffixProposer
@@ -68,6 +70,13 @@ def medusa(target: ScriptedTarget, growth: str = "dynamic", acceptance: Acceptan
     return MedusaProposer(medusa_heads(target, acceptance).bind(target.operations, target.base_weights()), growth)
 
 
+def hydra(target: Any, **changes: Any) -> HydraProposer:
+    sizes = HydraConfig(4, target.hidden_size, target.vocab_size, inner_size=8, **changes)
+    rng = np.random.default_rng(3)
+    tensors = {name: 0.4 * rng.standard_normal(shape).astype(np.float32) for name, shape in sizes.shapes().items()}
+    return HydraProposer(HydraHeads(sizes, tensors).bind(target.operations, target.base_weights()), num_ranks=4)
+
+
 def noisy_draft(target: ScriptedTarget, seed: int = 1, **options: Any) -> ScriptedTarget:
     """A draft model near the target: its logits with some noise."""
     noise = random_target(seed, target.vocab_size, scale=1.0)
@@ -85,6 +94,7 @@ PROPOSERS: Mapping[str, Callable[[ScriptedTarget], Proposer]] = {
     "medusa dynamic": lambda target: medusa(target),
     "medusa static": lambda target: medusa(target, "static"),
     "medusa unmeasured": lambda target: medusa(target, acceptance=None),
+    "hydra": lambda target: hydra(target),
     "draft_model": lambda target: DraftModelProposer(noisy_draft(target)),
     "draft_model short context": lambda target: DraftModelProposer(noisy_draft(target, context_limit=12)),
     "draft_model padded": lambda target: DraftModelProposer(noisy_draft(target, num_padding=5)),
@@ -255,6 +265,49 @@ def test_the_greedy_medusa_tree_holds_the_likeliest_guesses(growth: str) -> None
         drafted = {t for t, d in zip(tree.tokens, tree.depths, strict=True) if d == depth}
         assert drafted <= set(tokens[0, depth - 1].tolist())
     assert tree.child(0, int(tokens[0, 0, 0])) is not None
+
+
+def test_the_greedy_hydra_tree_follows_the_heads_down_every_path() -> None:
+    target = random_target(0, VOCAB)
+    guesser = hydra(target)
+    assert guesser.propose([in_flight([1, 2])]) == [Tree.root(2)]  # no hidden state is known
+    guesser.observe([observation(target, [1], [2], Tree.root(1))])
+    assert guesser.propose([in_flight([1, 2, 5])]) == [Tree.root(5)]  # it belongs to another root
+    (tree,) = guesser.propose([in_flight([1, 2], nodes=6, depth=3)])
+    assert tree.num_drafted == 6 and max(tree.depths) <= 3
+    bound, states = guesser.heads, {0: target.hidden_state((1,))[None]}
+    for row, parent in enumerate(tree.parents):
+        states[row] = bound.states(states[max(parent, 0)], [tree.tokens[row]], tree.depths[row])
+        if tree.children[row]:
+            ids, probabilities = bound.guesses(states[row], 4)
+            kept = len(tree.children[row])
+            assert {tree.tokens[child] for child in tree.children[row]} == set(ids[0, :kept].tolist())
+            best = tree.child(row, int(ids[0, 0]))
+            assert best is not None and tree.probabilities[best] == pytest.approx(min(probabilities[0, 0], 0.99), rel=1e-4)
+
+
+def test_a_hydra_draft_does_not_depend_on_its_neighbours() -> None:
+    target = random_target(0, VOCAB)
+    words = [[1], [4, 3], [6, 6, 2]]
+
+    def drafts(chosen: list[int]) -> list[Tree]:
+        guesser = hydra(target)
+        guesser.observe([observation(target, words[i], [2], Tree.root(1), key=i) for i in chosen])
+        return guesser.propose([in_flight([*words[i], 2], key=i, nodes=3 + 2 * i) for i in chosen])
+
+    for i, together in enumerate(drafts([0, 1, 2])):
+        (alone,) = drafts([i])
+        assert (alone.tokens, alone.parents) == (together.tokens, together.parents)
+
+
+def test_the_noisy_hydra_tree_ranks_guesses_with_the_samplers_own_noise() -> None:
+    target = random_target(0, VOCAB)
+    guesser = hydra(target)
+    guesser.observe([observation(target, [1, 3], [2], Tree.root(1))])
+    (tree,) = guesser.propose([in_flight([1, 3, 2], nodes=8, depth=1, sampling=Sampling(temperature=0.7))])
+    logits = guesser.heads.logits(guesser.heads.states(target.hidden_state((1, 3))[None], [2], 0))[0]
+    scores = log_softmax(logits) / 0.7 + gumbel(7, 3, np.arange(VOCAB))
+    assert set(tree.tokens[1:]) == set(np.argsort(-scores)[: tree.num_drafted].tolist())
 
 
 def test_the_noisy_medusa_tree_ranks_guesses_with_the_samplers_own_noise() -> None:
@@ -430,7 +483,7 @@ def test_a_table_target_plays_its_script() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(
-    "proposer", ["ngram", "suffix", "medusa", "medusa static", "combined", "draft_model", "draft_model itself"]
+    "proposer", ["ngram", "suffix", "medusa", "medusa static", "hydra", "combined", "draft_model", "draft_model itself"]
 )
 def test_no_proposer_changes_the_text_of_a_torch_model(proposer: str, temperature: float) -> None:
     pytest.importorskip("torch")
@@ -443,6 +496,7 @@ def test_no_proposer_changes_the_text_of_a_torch_model(proposer: str, temperatur
         "combined": lambda: CombinedProposer([SuffixProposer(), real_medusa(target, "dynamic")]),
         "medusa": lambda: real_medusa(target, "dynamic"),
         "medusa static": lambda: real_medusa(target, "static"),
+        "hydra": lambda: hydra(target),
         "draft_model": lambda: DraftModelProposer(tiny_target(seed=1)),
         "draft_model itself": lambda: DraftModelProposer(tiny_target(), num_levels=3),
     }

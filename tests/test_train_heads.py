@@ -390,7 +390,7 @@ def test_a_run_out_of_time_stops_cleanly() -> None:
     assert made.progress.step == 0
 
 
-def chats(path: Path, number: int = 40) -> Path:
+def chats(path: Path, number: int = 90) -> Path:
     """Answers that follow a pattern."""
     rng = np.random.default_rng(1)
     lines = []

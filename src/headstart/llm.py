@@ -24,7 +24,7 @@ from headstart.target.base import ChosenLogprob, Target
 from headstart.tokenizer import Detokenizer, Tokenizer
 
 if TYPE_CHECKING:
-    from headstart.heads.medusa import MedusaHeads
+    from headstart.heads.base import Heads
     from headstart.proposers.past import PastOutputs
 
 Prompt = str | Sequence[Mapping[str, Any]]
@@ -171,7 +171,7 @@ class LLM:
         return self._guesser.name
 
     @property
-    def heads(self) -> MedusaHeads | None:
+    def heads(self) -> Heads | None:
         """The heads in use, if the proposer has any."""
         return self._guesser.heads
 
@@ -308,8 +308,8 @@ def load(
 ) -> LLM:
     """A model ready to decode: a Hugging Face folder, a GGUF file, a hub id or a bundled name (``smollm2``).
 
-    ``proposer``: "none", "ngram", "suffix", "draft_model" (with ``draft``), "medusa" (with ``heads``, or heads found by the
-    model's fingerprint), "combined" (suffix with the heads that are found or named, and with ``draft`` if given), or "auto":
+    ``proposer``: "none", "ngram", "suffix", "draft_model" (with ``draft``), "medusa" or "hydra" (with ``heads``, or heads found by
+    the model's fingerprint), "combined" (suffix with the heads that are found or named, and with ``draft`` if given), or "auto":
     heads if some are found, else prompt lookup. ``past_outputs``: tokens of earlier answers that suffix may copy from as well
     (none if left out; ``LLM.past_outputs`` is the store).
 

@@ -207,9 +207,7 @@ def load_heads(folder: str | os.PathLike[str], target: Identified | None = None,
     """
     path = FilePath(folder)
     config = _read_config(path)
-    kind = config.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise HeadsError(f"{path}: heads of unknown kind {kind!r}; known are {', '.join(sorted(_KINDS))}")
+    kind = _kind(path, config)
     card = _card(path, config)
     _check_base(path, card.base, target, allow_other_base)
     stored = _read_tensors(path)
@@ -231,6 +229,11 @@ def load_heads(folder: str | os.PathLike[str], target: Identified | None = None,
         raise HeadsError(f"{path / CONFIG_FILE}: 'accuracies' must hold one row of shares between 0 and 1 for each head")
     check_tensors(path, heads.config, tensors)
     return heads
+
+
+def kind_of_heads(folder: str | os.PathLike[str]) -> str:
+    """The kind of the heads in a folder."""
+    return _kind(FilePath(folder), _read_config(FilePath(folder)))
 
 
 def find_heads(fingerprint: str, kind: str | None = None) -> FilePath | None:
@@ -328,6 +331,13 @@ def _read_config(path: FilePath) -> dict[str, Any]:
     if config.get("version") != VERSION:
         raise HeadsError(f"{file} has version {config.get('version')!r}; this Headstart reads version {VERSION}")
     return config
+
+
+def _kind(path: FilePath, config: Mapping[str, Any]) -> str:
+    kind = config.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise HeadsError(f"{path}: heads of unknown kind {kind!r}; known are {', '.join(sorted(_KINDS))}")
+    return kind
 
 
 def _card(path: FilePath, config: Mapping[str, Any]) -> HeadsCard:

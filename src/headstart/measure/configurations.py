@@ -14,8 +14,10 @@ from typing import Any, Protocol
 from headstart.accept import Rule
 from headstart.decode import Timings
 from headstart.errors import RequestError
+from headstart.heads.base import kind_of_heads
 from headstart.llm import LLM
 from headstart.measure.settings import PLAIN, TRANSFORMERS
+from headstart.proposers.choose import HEADS
 from headstart.sampling import Sampling
 from headstart.stats import Stats
 from headstart.target.base import Target
@@ -23,9 +25,9 @@ from headstart.target.base import Target
 Prompts = Sequence[Sequence[int]]
 
 _OPTION_USERS = {
-    "heads": ("medusa", "combined"),
+    "heads": (*HEADS, "combined"),
     "growth": ("medusa", "combined"),
-    "allow_other_base": ("medusa", "combined"),
+    "allow_other_base": (*HEADS, "combined"),
     "draft": ("draft_model", "combined"),
     "draft_dtype": ("draft_model", "combined"),
 }
@@ -110,9 +112,16 @@ def configure(
         users = _OPTION_USERS.get(name)
         if users is None:
             raise RequestError(f"unknown option {name}; known are {', '.join(_OPTION_USERS)}")
-        if not any(user in proposers for user in users):
+        if set(users) & set(proposers):
+            users = _users(name, given[name])
+        if not set(users) & set(proposers):
             raise RequestError(f"option {name} has no effect without proposer {' or '.join(users)}; add it to the proposers")
     return [_configuration(llm, name, sampling, num_nodes, given, rule) for name in proposers]
+
+
+def _users(option: str, value: Any) -> tuple[str, ...]:
+    """The proposers that read an option; a folder of heads is for those of its kind."""
+    return (kind_of_heads(value), "combined") if option == "heads" else _OPTION_USERS[option]
 
 
 def _configuration(
@@ -122,7 +131,7 @@ def _configuration(
         return Reference(llm.target, sampling)
     if name == PLAIN:
         return Proposing(name, llm.with_proposer("none"), sampling)
-    own = {option: value for option, value in options.items() if name in _OPTION_USERS[option]}
+    own = {option: value for option, value in options.items() if name in _users(option, value)}
     keeps_outputs = llm.past_outputs is not None  # a repeated run would copy the first one
     if name == llm.proposer_name and not own and num_nodes is None and not keeps_outputs:
         return Proposing(name, llm.with_rule(rule), sampling)

@@ -16,10 +16,11 @@ from headstart.target.base import Target
 from headstart.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from headstart.heads.medusa import MedusaHeads
+    from headstart.heads.base import Heads
     from headstart.proposers.past import PastOutputs
 
-PROPOSERS = ("none", "ngram", "suffix", "draft_model", "medusa", "combined")
+HEADS = ("medusa", "hydra")  # proposers that draft with trained heads of their name
+PROPOSERS = ("none", "ngram", "suffix", "draft_model", *HEADS, "combined")
 GROWTHS = ("dynamic", "static")
 _OWN_LAYERS = "layers:"
 
@@ -31,7 +32,7 @@ class Guesser:
     name: str
     proposer: Proposer | None
     num_nodes: int
-    heads: MedusaHeads | None = None
+    heads: Heads | None = None
     notes: tuple[str, ...] = ()  # of a second model's loading
     past_outputs: PastOutputs | None = None
 
@@ -49,29 +50,29 @@ def choose_proposer(
     past_outputs: int | None = None,
 ) -> Guesser:
     """Build the proposer ``name`` ("plain" and "none" are the empty draft; "auto" takes what fits the model)."""
-    from headstart.heads.base import find_heads
-
     name = {"plain": "none"}.get(name, name)
     if name == "auto":
-        name = "draft_model" if draft else "medusa" if heads or find_heads(target.fingerprint) else "ngram"
+        name = "draft_model" if draft else _kind_of(heads, target) or "ngram"
     if name not in PROPOSERS:
         near = difflib.get_close_matches(name, PROPOSERS, n=1)
         raise RequestError(
             f"unknown proposer {name!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(PROPOSERS)}")
         )
-    _refuse_idle(name, ("medusa", "combined"), heads=heads, growth=growth, allow_other_base=allow_other_base or None)
+    _refuse_idle(name, (*HEADS, "combined"), heads=heads, allow_other_base=allow_other_base or None)
+    _refuse_idle(name, ("medusa", "combined"), growth=growth)
     _refuse_idle(name, ("draft_model", "combined"), draft=draft, draft_dtype=draft_dtype)
     _refuse_idle(name, ("suffix", "combined"), past_outputs=past_outputs)
-    if name == "medusa":
-        return _medusa(target, heads, growth or GROWTHS[0], allow_other_base)
+    if name in HEADS:
+        return _with_heads(name, target, heads, growth, allow_other_base)
     if name == "draft_model":
         return _draft_model(target, tokenizer, draft, draft_dtype)
     if name == "suffix":
         return _suffix(past_outputs)
     if name == "combined":
         members = [_suffix(past_outputs)]
-        if heads or growth or allow_other_base or find_heads(target.fingerprint):
-            members.append(_medusa(target, heads, growth or GROWTHS[0], allow_other_base))
+        kind = "medusa" if growth and not heads else _kind_of(heads, target)
+        if kind or allow_other_base:
+            members.append(_with_heads(kind or HEADS[0], target, heads, growth, allow_other_base))
         if draft or draft_dtype:
             members.append(_draft_model(target, tokenizer, draft, draft_dtype))
         return _combined(members)
@@ -104,18 +105,33 @@ def _combined(members: ListOf[Guesser]) -> Guesser:
     )
 
 
-def _medusa(target: Target, heads: str | None, growth: str, allow_other_base: bool) -> Guesser:
-    from headstart.heads.base import find_heads, load_heads
+def _with_heads(kind: str, target: Target, folder: str | None, growth: str | None, allow_other_base: bool) -> Guesser:
+    """The proposer of trained heads of this kind, from the folder or found by the target's fingerprint."""
+    from headstart.heads.base import find_heads, kind_of_heads, load_heads
+    from headstart.proposers.hydra import HydraProposer
     from headstart.proposers.medusa import MedusaProposer
 
-    if growth not in GROWTHS:
+    if growth not in (None, *GROWTHS):
         raise RequestError(f"growth is {growth!r}; it must be one of {', '.join(GROWTHS)}")
-    folder = heads or find_heads(target.fingerprint)
-    if folder is None:
-        raise HeadsError(f"no heads fit {target.name}; train some with `headstart train`, or name a folder with --heads")
-    loaded = load_heads(folder, target, allow_other_base=allow_other_base)
+    _refuse_idle(kind, ("medusa",), growth=growth)
+    found = folder or find_heads(target.fingerprint, kind)
+    if found is None:
+        advice = f"train some with `headstart train --heads {kind}`, or name a folder with --heads"
+        raise HeadsError(f"no heads fit {target.name} (kind {kind}); {advice}")
+    if kind_of_heads(found) != kind:
+        raise HeadsError(f"{found} holds {kind_of_heads(found)} heads, not {kind}; choose proposer {kind_of_heads(found)}")
+    loaded = load_heads(found, target, allow_other_base=allow_other_base)
     bound = loaded.bind(target.operations, target.base_weights())
-    return Guesser("medusa", MedusaProposer(bound, growth=growth), num_nodes=7, heads=loaded)
+    proposer = HydraProposer(bound) if kind == "hydra" else MedusaProposer(bound, growth=growth or GROWTHS[0])
+    return Guesser(kind, proposer, num_nodes=7, heads=loaded)
+
+
+def _kind_of(heads: str | None, target: Target) -> str | None:
+    """The kind of these heads, else of those that are found for the target."""
+    from headstart.heads.base import find_heads, kind_of_heads
+
+    folder = heads or find_heads(target.fingerprint)
+    return None if folder is None else kind_of_heads(folder)
 
 
 def _draft_model(target: Target, tokenizer: Tokenizer, draft: str | None, dtype: str | None) -> Guesser:

@@ -1,9 +1,7 @@
 """Drafts from a second, smaller model with the same vocabulary: a tree of its best guesses.
 
 The draft model is an engine of its own (any ``Target``) with one slot a sequence (Leviathan et al. 2023 and Chen et al. 2023,
-for a chain). The tree grows level by level: one draft forward scores all nodes of the deepest level, of all sequences at once;
-their likeliest children join, and the ``max_nodes`` nodes with the likeliest paths stay (EAGLE-2, Li et al. 2024, does the same
-with its head). Growth ends when a level has no survivor, at ``max_depth``, or after ``num_levels`` forwards.
+for a chain). The tree grows level by level (``growth.py``), each level one draft forward for all sequences.
 
 Children are chosen from the draft's own distribution after the request's penalties and bias (``children.py``). The engine is
 asked for the few likeliest tokens; at temperature > 0 for a few hundred and, where children are coupled, for the draft's own
@@ -18,7 +16,7 @@ draft's context is drafted for no more; the others are not affected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,9 +28,10 @@ from headstart.accept import Row
 from headstart.errors import ModelError, RequestError
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
-from headstart.proposers.children import Children, Place, choose_children
+from headstart.proposers.children import Children, choose_children
+from headstart.proposers.growth import Growth
 from headstart.target.base import Feed, Scored, Slot, Target
-from headstart.tree import ROOT, Draws, Tree
+from headstart.tree import ROOT, Tree
 
 DEFAULT_LEVELS = 5
 DEFAULT_RANKS = 8
@@ -48,81 +47,24 @@ class _State:
     calibration: Calibration = field(default_factory=Calibration)
 
 
-@dataclass(slots=True)
-class _Node:
-    token: int
-    parent: int
-    probability: float
-    reach: float  # product along the path
-    depth: int
-    draws: Draws | None = None  # what its children were drawn from
-
-
-class _Growth:
-    """One sequence's tree while it grows."""
+class _DraftGrowth(Growth):
+    """A tree that grows by what the draft says behind the tokens of its slot."""
 
     def __init__(self, sequence: Sequence, state: _State, num_levels: int) -> None:
-        self.sequence, self.state = sequence, state
-        self.nodes = [_Node(sequence.tokens[-1], -1, 1.0, 1.0, 0)]
-        self.frontier = [ROOT]  # nodes that the next forward expands
-        self.num_levels = num_levels
-
-    @property
-    def depth(self) -> int:
-        """Depth of the frontier."""
-        return self.nodes[self.frontier[0]].depth
-
-    def path(self, index: int) -> list[int]:
-        """Nodes from the root's child down to this one."""
-        path: list[int] = []
-        while index != ROOT:
-            path.append(index)
-            index = self.nodes[index].parent
-        return path[::-1]
+        super().__init__(sequence, state.calibration, num_levels)
+        self.slot = state.slot
 
     def feed_rows(self) -> list[int]:
         """The frontier and its ancestors, parents first."""
         return sorted({ROOT, *(node for leaf in self.frontier for node in self.path(leaf))})
 
-    def add(self, children: Mapping[int, Children]) -> None:
-        """Hang children below nodes of the frontier; keep the likeliest paths, and expand what is new among them."""
-        first, depth = len(self.nodes), self.depth + 1
-        for parent, hung in children.items():
-            self.nodes[parent].draws = hung.draws
-            for token, estimate in zip(hung.tokens, hung.probabilities, strict=True):
-                probability = self.state.calibration.scaled(estimate, depth)
-                if probability > 0:
-                    reach = self.nodes[parent].reach * probability
-                    self.nodes.append(_Node(token, parent, probability, reach, depth))
-        order = sorted(range(1, len(self.nodes)), key=lambda i: (-self.nodes[i].reach, i))  # parents come before children
-        kept = [ROOT, *sorted(order[: self.sequence.max_nodes])]
-        index = {old: new for new, old in enumerate(kept)}
-        nodes = [self.nodes[old] for old in kept]
-        for node in nodes[1:]:
-            node.parent = index[node.parent]
-        self.nodes = nodes
-        self.frontier = [new for new, old in enumerate(kept) if old >= first] if depth < self.num_levels else []
-
-    def tree(self, rows: ListOf[int]) -> Tree:
-        """These nodes as a tree."""
-        index = {row: i for i, row in enumerate(rows)}
-        nodes = [self.nodes[row] for row in rows]
-        parents = tuple(-1 if node.parent < 0 else index[node.parent] for node in nodes)
-        draws = tuple((node.draws,) if node.draws else () for node in nodes)
-        return Tree(
-            tuple(node.token for node in nodes),
-            parents,
-            tuple(node.probability for node in nodes),
-            draws if any(draws) else (),
-        )
-
 
 class _Leaf:
     """A frontier node, and where the draft scores it."""
 
-    def __init__(self, growth: _Growth, node: int, row: Row) -> None:
+    def __init__(self, growth: _DraftGrowth, node: int, row: Row) -> None:
         self.node, self.row, self.sampler = node, row, growth.sequence.sampler
-        self.place = Place(growth.sequence, tuple(growth.nodes[above].token for above in growth.path(node)))
+        self.place = growth.place(node)
 
 
 class DraftModelProposer:
@@ -138,7 +80,7 @@ class DraftModelProposer:
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
         """One tree a sequence; the root alone where the draft's context or vocabulary ends, or nothing may be drafted."""
         trees = [Tree.root(sequence.tokens[-1]) for sequence in sequences]
-        growths: dict[int, _Growth] = {}
+        growths: dict[int, _DraftGrowth] = {}
         for i, sequence in enumerate(sequences):
             growth = self._begin(sequence)
             if growth is not None:
@@ -148,7 +90,7 @@ class DraftModelProposer:
         while growing:
             growing = self._grow(growing)
         for i, growth in growths.items():
-            trees[i] = growth.tree(range(len(growth.nodes)))
+            trees[i] = growth.tree()
         return trees
 
     def observe(self, observations: ListOf[Observation]) -> None:
@@ -168,7 +110,7 @@ class DraftModelProposer:
         """Bytes that the draft's caches hold."""
         return self.draft.cache_bytes()
 
-    def _begin(self, sequence: Sequence) -> _Growth | None:
+    def _begin(self, sequence: Sequence) -> _DraftGrowth | None:
         room = self.draft.context_limit - len(sequence.tokens)  # depth that may still be fed behind the root
         num_levels = min(self.num_levels, sequence.max_depth, room + 1)
         if room < 0:
@@ -181,33 +123,33 @@ class DraftModelProposer:
             return None
         if state is None:
             state = self._states[sequence.key] = _State(self.draft.open())
-        return _Growth(sequence, state, num_levels)
+        return _DraftGrowth(sequence, state, num_levels)
 
-    def _catch_up(self, growths: ListOf[_Growth]) -> None:
+    def _catch_up(self, growths: ListOf[_DraftGrowth]) -> None:
         """Feed what was committed since the last call, up to a last chunk that goes with the root."""
         while True:
             feeds = []
             for growth in growths:
-                cached, tokens = self.draft.length(growth.state.slot), growth.sequence.tokens
+                cached, tokens = self.draft.length(growth.slot), growth.sequence.tokens
                 if len(tokens) - cached > CATCH_UP_CHUNK:
                     chunk = Tree.chain(tokens[cached : cached + CATCH_UP_CHUNK])
-                    feeds.append(Feed(growth.state.slot, chunk, len(chunk)))
+                    feeds.append(Feed(growth.slot, chunk, len(chunk)))
             if not feeds:
                 return
             self.draft.forward(feeds)
             for feed in feeds:
                 self.draft.keep(feed.slot, tuple(range(len(feed.tree))))
 
-    def _grow(self, growths: ListOf[_Growth]) -> list[_Growth]:
+    def _grow(self, growths: ListOf[_DraftGrowth]) -> list[_DraftGrowth]:
         """One draft forward: expand the frontier of every tree; returns those that grow on."""
         feeds, leaves, num_caught_up = [], list[_Leaf](), []
         for entry, growth in enumerate(growths):
             # Committed tokens are left to feed only before the first level, when the root is the whole tree.
-            behind = growth.sequence.tokens[self.draft.length(growth.state.slot) : -1]
+            behind = growth.sequence.tokens[self.draft.length(growth.slot) : -1]
             chosen = growth.feed_rows()
             tree = Tree.chain([*behind, growth.nodes[ROOT].token]) if behind else growth.tree(chosen)
             rows = [len(behind) + chosen.index(leaf) for leaf in growth.frontier]
-            feeds.append(Feed(growth.state.slot, tree, rows[0]))
+            feeds.append(Feed(growth.slot, tree, rows[0]))
             leaves += [_Leaf(growth, node, (entry, row)) for node, row in zip(growth.frontier, rows, strict=True)]
             num_caught_up.append(len(behind))
         children: list[dict[int, Children]] = [{} for _ in growths]
@@ -215,7 +157,7 @@ class DraftModelProposer:
             children[leaf.row[0]][leaf.node] = chosen_ones
         for growth, hung, count in zip(growths, children, num_caught_up, strict=True):
             growth.add(hung)
-            self.draft.keep(growth.state.slot, tuple(range(count)))
+            self.draft.keep(growth.slot, tuple(range(count)))
         return [growth for growth in growths if growth.frontier]
 
     def _children(self, scored: Scored, leaves: ListOf[_Leaf]) -> Iterator[tuple[_Leaf, Children]]:

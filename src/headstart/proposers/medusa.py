@@ -18,9 +18,8 @@ Letters: n sequences, K heads, R ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +29,7 @@ from headstart.heads.medusa import BoundMedusa
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
 from headstart.proposers.children import Place, choose_children
+from headstart.proposers.hidden import HiddenStates
 from headstart.proposers.walk import SILENT, DepthWalk, TreeWalk, Walk
 from headstart.tree import ROOT, Path, Tree, TreeBuilder, grow, optimal_paths
 
@@ -37,16 +37,6 @@ GROWTHS = ("dynamic", "static")
 DEFAULT_RANKS = 10
 _CERTAIN = 0.99
 _NOISY_CANDIDATES = 64  # of each head, that the noise may rank
-
-
-@dataclass(slots=True)
-class _State:
-    """The last hidden state of a sequence: a row of what one question to the engine gave."""
-
-    hidden: Any = None  # [rows, D]
-    row: int = 0
-    root: int = -1  # the token that follows it
-    calibration: Calibration = field(default_factory=Calibration)
 
 
 class _Guesses(NamedTuple):
@@ -74,7 +64,7 @@ class MedusaProposer:
             self._accuracies = card.acceptance.array()[:, :num_ranks]
         elif growth == "static":
             raise HeadsError("these heads hold no measured acceptance, which static trees are built by; use growth dynamic")
-        self._states: dict[int, _State] = {}
+        self._states = HiddenStates(heads.operations)
         self._paths = lru_cache(maxsize=256)(self._optimal_paths)
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
@@ -88,45 +78,24 @@ class MedusaProposer:
         return [self._walk(sequence, guesses) if guesses else SILENT for sequence, guesses in asked]
 
     def observe(self, observations: ListOf[Observation]) -> None:
-        """Take the hidden states behind the new roots, with one question for each scored batch."""
-        while observations:
-            scored = observations[0].scored
-            together = [observation for observation in observations if observation.scored is scored]
-            hidden = scored.hidden([observation.row for observation in together])
-            for row, observation in enumerate(together):
-                state = self._states.setdefault(observation.key, _State())
-                state.hidden, state.row, state.root = hidden, row, observation.tokens[-1]
-                state.calibration.observe(observation.tree, observation.tokens)
-            observations = [observation for observation in observations if observation.scored is not scored]
+        """Take the hidden states behind the new roots, and learn how far the estimates can be trusted."""
+        self._states.observe(observations)
 
     def forget(self, key: int) -> None:
         """Free what is held for the sequence."""
-        self._states.pop(key, None)
-
-    def _is_known(self, sequence: Sequence) -> bool:
-        """Whether a hidden state right before this root is held, and a draft may use it."""
-        state = self._states.get(sequence.key)
-        return state is not None and state.root == sequence.tokens[-1] and min(sequence.max_nodes, sequence.max_depth) > 0
-
-    def _gather(self, states: ListOf[_State]) -> Any:
-        """Hidden states [n, D]; as they lie if they are exactly what the engine gave."""
-        hidden, ops = states[0].hidden, self.heads.operations
-        if all(state.hidden is hidden for state in states):
-            rows = [state.row for state in states]
-            return hidden if rows == list(range(int(hidden.shape[0]))) else ops.take(hidden, np.array(rows))
-        return ops.stack([ops.take(state.hidden, np.array([state.row])) for state in states])
+        self._states.forget(key)
 
     def _guesses(self, sequences: ListOf[Sequence]) -> list[_Guesses | None]:
         """What the heads guess for each sequence; None where no hidden state is known yet."""
         found: list[_Guesses | None] = [None] * len(sequences)
-        asking = [i for i, sequence in enumerate(sequences) if self._is_known(sequence)]
-        if not asking:
+        known = [(i, state) for i, sequence in enumerate(sequences) if (state := self._states.known(sequence))]
+        if not known:
             return found
-        states = [self._states[sequences[i].key] for i in asking]
-        noisy = any(sequences[i].sampler.sampling.temperature > 0 for i in asking)
+        states = [state for _, state in known]
+        noisy = any(sequences[i].sampler.sampling.temperature > 0 for i, _ in known)
         num_guesses = max(self.num_ranks, _NOISY_CANDIDATES) if noisy else self.num_ranks
-        tokens, probabilities = self.heads.guesses(self._gather(states), [state.root for state in states], num_guesses)
-        for i, state, ids, values in zip(asking, states, tokens, probabilities, strict=True):
+        guessed = self.heads.guesses(self._states.gather(states), [state.root for state in states], num_guesses)
+        for (i, state), ids, values in zip(known, *guessed, strict=True):
             found[i] = self._ranked(sequences[i], state.calibration, ids, values)
         return found
 

@@ -1,0 +1,92 @@
+"""Drafts from Hydra heads: trees that grow level by level, each level one small pass over all sequences.
+
+The heads guess what follows a node from the state of that node, which depends on the tokens drafted before it
+(``heads/hydra.py``). So the tree grows by the heads' own confidence (``growth.py``): a level is one batched call for the
+frontier of all sequences, and growth stops where the likeliest path is not worth a further call.
+
+Children are chosen in ``children.py``. q is the heads' own softmax among their likeliest candidates; penalties and bias are not
+applied to it, which costs hits but never correctness. Estimates are scaled by how often each depth was right in this sequence
+so far (``calibration.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListOf
+
+import numpy as np
+
+from headstart.heads.hydra import BoundHydra
+from headstart.heads.operations import Array
+from headstart.proposers.base import Observation, Sequence
+from headstart.proposers.children import choose_children
+from headstart.proposers.growth import Growth
+from headstart.proposers.hidden import HiddenStates
+from headstart.tree import ROOT, Tree
+
+DEFAULT_RANKS = 8
+_NOISY_CANDIDATES = 64  # of each node, that the noise may rank
+_TINY = 1e-30
+_LEAST_REACH = 0.03  # a node that is reached less often is not worth its share of a pass
+
+
+class HydraProposer:
+    """Trees of Hydra guesses for the sequences in flight."""
+
+    name = "hydra"
+
+    def __init__(self, heads: BoundHydra, *, num_ranks: int = DEFAULT_RANKS) -> None:
+        """``num_ranks``: children a node, at most."""
+        self.heads, self.num_ranks = heads, num_ranks
+        self._states = HiddenStates(heads.operations)
+
+    def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
+        """One tree a sequence; the root alone where no hidden state is known yet."""
+        trees = [Tree.root(sequence.tokens[-1]) for sequence in sequences]
+        known = [(i, state) for i, sequence in enumerate(sequences) if (state := self._states.known(sequence))]
+        if not known:
+            return trees
+        growths = [Growth(sequences[i], state.calibration, self._num_levels(sequences[i]), _LEAST_REACH) for i, state in known]
+        hidden = self._states.gather([state for _, state in known])
+        states = self.heads.states(hidden, [state.root for _, state in known], 0)
+        growing = growths
+        for row, growth in enumerate(growing):
+            growth.nodes[ROOT].row = row
+        while True:
+            self._hang(growing, states)
+            growing = [growth for growth in growing if growth.frontier]
+            if not growing:
+                break
+            states = self._descend(growing, states)
+        for (i, _), growth in zip(known, growths, strict=True):
+            trees[i] = growth.tree()
+        return trees
+
+    def observe(self, observations: ListOf[Observation]) -> None:
+        """Take the hidden states behind the new roots, and learn how far the estimates can be trusted."""
+        self._states.observe(observations)
+
+    def forget(self, key: int) -> None:
+        """Free what is held for the sequence."""
+        self._states.forget(key)
+
+    def _num_levels(self, sequence: Sequence) -> int:
+        return min(self.heads.config.num_heads, sequence.max_depth)
+
+    def _hang(self, growths: ListOf[Growth], states: Array) -> None:
+        """Hang children under the frontiers, whose ``states`` [n, D] stand one growth behind the other."""
+        places = [growth.place(leaf) for growth in growths for leaf in growth.frontier]
+        is_noisy = any(place.sequence.sampler.sampling.temperature > 0 for place in places)
+        ids, probabilities = self.heads.guesses(states, _NOISY_CANDIDATES if is_noisy else self.num_ranks)
+        logprobs = np.log(np.maximum(probabilities, _TINY))
+        chosen = iter(choose_children(places, ids, logprobs, self.num_ranks, owner=self.name))
+        for growth in growths:
+            growth.add({leaf: next(chosen) for leaf in growth.frontier})
+
+    def _descend(self, growths: ListOf[Growth], states: Array) -> Array:
+        """States [n, D] of the new frontiers, from those of the level above."""
+        leaves = [growth.nodes[leaf] for growth in growths for leaf in growth.frontier]
+        parents = [growth.nodes[growth.nodes[leaf].parent].row for growth in growths for leaf in growth.frontier]
+        for row, node in enumerate(leaves):
+            node.row = row
+        above = self.heads.operations.take(states, np.array(parents))
+        return self.heads.states(above, [node.token for node in leaves], leaves[0].depth)
