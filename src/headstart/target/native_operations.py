@@ -32,13 +32,7 @@ class NativeOperations:
     def array(self, values: NDArray[np.float32]) -> _native.Matrix | Array:
         """A weight [out, in] as a packed matrix; a vector as it is."""
         values = np.ascontiguousarray(values, dtype=np.float32)
-        if values.ndim == 1:
-            return values
-        outputs, inputs = values.shape
-        if self.kind == "q4_1" and inputs % _BLOCK == 0:
-            return _native.Matrix(_blocks(values).reshape(-1), "q4_1", "q4_1", outputs, inputs, None)
-        kind = "float32" if self.kind == "float32" else "bfloat16"
-        return _native.Matrix(values.reshape(-1).view(np.uint8), "float32", kind, outputs, inputs, None)
+        return values if values.ndim == 1 else self._packed(values)
 
     def take(self, matrix: _native.Matrix | Array, ids: NDArray[np.int64]) -> Array:
         """Rows of an array or of a weight, as an array of their own."""
@@ -46,7 +40,7 @@ class NativeOperations:
 
     def select(self, weight: _native.Matrix, ids: NDArray[np.int64]) -> _native.Matrix:
         """Rows of a weight, as a weight; what stands in 4-bit blocks already is not rounded again."""
-        return weight.select(ids) if weight.kind in ("q4_0", "q4_1") else self.array(weight.rows(ids))
+        return weight.select(ids) if weight.kind in ("q4_0", "q4_1") else self._packed(weight.rows(ids))
 
     def stack(self, rows: Sequence[Array]) -> Array:
         """Hidden states of single rows, each [1, D], as [n, D]."""
@@ -92,6 +86,13 @@ class NativeOperations:
     def numpy(self, x: Array) -> NDArray[np.float32]:
         """The values on the host."""
         return x
+
+    def _packed(self, values: Array) -> _native.Matrix:
+        outputs, inputs = values.shape
+        if self.kind == "q4_1" and inputs % _BLOCK == 0:
+            return _native.Matrix(_blocks(values).reshape(-1), "q4_1", "q4_1", outputs, inputs, None)
+        kind = "float32" if self.kind == "float32" else "bfloat16"
+        return _native.Matrix(values.reshape(-1).view(np.uint8), "float32", kind, outputs, inputs, None)
 
 
 def _blocks(values: Array) -> NDArray[np.uint8]:
