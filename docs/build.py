@@ -103,21 +103,23 @@ def speed(file: str) -> str:
 def acceptance(file: str) -> str:
     """L by kind of prompt."""
     record = read(file)
-    categories = record["by_category"]
+    found = record["proposers"]
+    categories = record["prompts"]["categories"]
     kinds: dict[str, list[str]] = {"chat": [name for name in CHAT if name in categories]}
     kinds |= {name: [name] for name in categories if name not in CHAT}
     rows = []
     for kind, names in kinds.items():
-        parts = [categories[name] for name in names]
-        length = sum(part["emitted"] for part in parts) / sum(part["steps"] for part in parts)
-        rows.append([kind, str(sum(part["prompts"] for part in parts)), f"{length:.2f}"])
+        parts = {name: [own["by_category"][category] for category in names] for name, own in found.items()}
+        lengths = [sum(part["emitted"] for part in own) / sum(part["steps"] for part in own) for own in parts.values()]
+        rows.append([kind, str(sum(categories[name] for name in names)), *(f"{length:.2f}" for length in lengths)])
     for kind, key in (("all", "all"), ("all but outputs that loop", "not_looping")):
-        rows.append([kind, str(record[key]["prompts"]), f"{record[key]['acceptance_length']:.2f}"])
+        own = [counts[key] for counts in found.values()]
+        rows.append([kind, str(own[0]["prompts"]), *(f"{counts['acceptance_length']:.2f}" for counts in own)])
     what = (
-        f"*{record['model']}, {record['dtype']}; {record['prompts']['name']}, greedy, {record['max_tokens']} tokens; "
-        f"{record['machine']['cpu']}; {record['date'][:10]}.*"
+        f"*L at {record['rows']} rows a step; {record['model']}, {record['dtype']}; {record['prompts']['name']}, greedy, "
+        f"{record['max_tokens']} tokens; {record['machine']['cpu']}; {record['date'][:10]}.*"
     )
-    return table(["kind", "prompts", f"L, `medusa`, {record['rows']} rows"], rows) + "\n\n" + what
+    return table(["kind", "prompts", *(NAMES[name] for name in found)], rows) + "\n\n" + what
 
 
 def lossless(files: str) -> str:
@@ -259,6 +261,8 @@ NAMES = {
     "plain": "Headstart, plain",
     "transformers": "transformers `generate`",
     "ngram": "`ngram`",
+    "suffix": "`suffix`",
+    "combined": "`combined`",
     "medusa": "`medusa`",
     "draft_model": "`draft_model`",
 }

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
-from headstart.errors import RequestError
+from headstart.errors import HeadsError, RequestError
 from headstart.llm import LLM, Answer, Step
 from headstart.proposers.base import Proposer
 from headstart.proposers.choose import Guesser
+from headstart.proposers.combined import CombinedProposer
 from headstart.sampling import Sampling
 from headstart.tokenizer import Tokenizer
 from headstart.tokenizer.detokenizer import byte_alphabet
@@ -445,6 +446,14 @@ def test_another_proposer_on_the_same_target_says_the_same() -> None:
         ("none", {"growth": "static"}, "option growth has no effect with proposer none"),
         ("medusa", {"draft": "model"}, "option draft has no effect with proposer medusa"),
         ("medusa", {"growth": "wild"}, "growth is 'wild'"),
+        ("suffix", {"heads": "folder"}, "option heads has no effect with proposer suffix; it belongs to medusa and combined"),
+        (
+            "ngram",
+            {"past_outputs": 9},
+            "option past_outputs has no effect with proposer ngram; it belongs to suffix",
+        ),
+        ("suffix", {"past_outputs": 0}, "past outputs hold 0 tokens"),
+        ("combined", {"draft_dtype": "float32"}, "proposer draft_model needs a model"),
         ("draft_model", {}, "proposer draft_model needs a model"),
         ("draft_model", {"draft": "layers:1", "draft_dtype": "float32"}, "draft_dtype has no effect"),
         ("auto", {"draft": "layers:1", "heads": "folder"}, "option heads has no effect with proposer draft_model"),
@@ -454,6 +463,28 @@ def test_a_proposer_or_option_that_cannot_work_is_refused_by_name(name: str, opt
     with pytest.raises(RequestError) as caught:
         babbles().with_proposer(name, **options)
     assert message in str(caught.value)
+
+
+def test_past_outputs_are_copied_from_and_can_be_forgotten() -> None:
+    llm = babbles().with_proposer("suffix", past_outputs=1000)
+    assert llm.past_outputs is not None
+    first, second = (llm.generate("hi", max_tokens=30, seed=1, temperature=1.0, ignore_eos=True) for _ in range(2))
+    assert first.tokens == second.tokens
+    assert second.stats.num_steps < first.stats.num_steps
+    llm.past_outputs.clear()
+    assert llm.generate("hi", max_tokens=30, seed=1, temperature=1.0, ignore_eos=True).stats == first.stats
+    assert llm.with_proposer("suffix").past_outputs is None
+    with pytest.raises(RequestError, match="depend on earlier requests"):
+        llm.with_accept("rejection")
+
+
+def test_everything_that_fits_is_combined() -> None:
+    alone = babbles().with_proposer("combined")
+    assert isinstance(alone.proposer, CombinedProposer)
+    assert list(alone.proposer.members) == ["suffix"]
+    assert (alone.proposer_name, alone.num_nodes) == ("combined", 15)
+    with pytest.raises(HeadsError, match="no heads fit"):
+        babbles().with_proposer("combined", growth="static")
 
 
 def test_the_rule_of_acceptance_is_the_models_and_the_answer_says_it() -> None:

@@ -26,6 +26,7 @@ SAMPLINGS = {"greedy": hs.Sampling(max_tokens=24), "sampled": hs.Sampling(max_to
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("none", {}),
     "ngram": ("ngram", {}),
+    "combined": ("combined", {}),
     "medusa, grown": ("medusa", {"growth": "dynamic", "num_nodes": 15}),
     "medusa, static": ("medusa", {"growth": "static"}),
     "own layers": ("draft_model", {"draft": "layers:4", "num_nodes": 3}),

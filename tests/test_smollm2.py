@@ -28,7 +28,9 @@ SAMPLED = hs.Sampling(
 SAMPLINGS = {"greedy": GREEDY, "every penalty": SAMPLED}
 GUESSERS: dict[str, dict[str, Any]] = {
     "ngram": {},
+    "suffix": {},
     "medusa": {},
+    "combined": {"draft": "layers:4"},
     "draft_model": {"draft": "layers:4"},
 }
 

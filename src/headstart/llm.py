@@ -156,6 +156,11 @@ class LLM:
             raise RequestError("num_nodes has no effect in plain decoding; choose a proposer, or leave it out")
         if guesser.proposer is None and rule is not EXACT:
             raise RequestError(f"accept {rule.name} has no effect in plain decoding; choose a proposer, or leave it out")
+        if guesser.past_outputs is not None and rule is not EXACT:
+            raise RequestError(
+                f"with accept {rule.name} past outputs would let a text depend on earlier requests; "
+                "leave past_outputs out, or accept exact"
+            )
         self.target, self.tokenizer, self.source = target, tokenizer, dict(source or {})
         self._guesser, self._notes, self.rule = guesser, tuple(notes), rule
         self.num_nodes = guesser.num_nodes if num_nodes is None else num_nodes

@@ -79,7 +79,7 @@ class CombinedProposer:
         for observation, estimates in told:
             self._count(observation, estimates)
         for place, member in enumerate(self.members.values()):
-            member.observe([replace(seen, tree=_own(seen.tree, rows, place)) for seen, rows in told])
+            member.observe([Observation(s.key, _own(s.tree, rows, place), s.tokens, s.scored, s.row) for s, rows in told])
 
     def forget(self, key: int) -> None:
         """Free what is held for the sequence."""
@@ -98,17 +98,17 @@ class CombinedProposer:
         return MappingProxyType(self._tallies.get(key, {}))
 
     def _estimates(self, observation: Observation) -> ListOf[Estimates] | None:
-        """What the members said of each verified row, which may be fewer than were drafted; None if nothing was drafted."""
+        """What the members said of each verified row, which need not be all that they drafted; None if they drafted nothing."""
         grown = self._grown.pop(observation.key, None)
         if grown is None or grown.tree is observation.tree:
             return grown and grown.estimates
-        rows = {
-            (parent, token): row for row, (parent, token) in enumerate(zip(grown.tree.parents, grown.tree.tokens, strict=True))
-        }
-        place = [ROOT]
+        edges = zip(grown.tree.parents, grown.tree.tokens, strict=True)
+        rows: dict[tuple[int | None, int], int] = {edge: row for row, edge in enumerate(edges)}
+        place: list[int | None] = [ROOT]
         for parent, token in zip(observation.tree.parents[1:], observation.tree.tokens[1:], strict=True):
-            place.append(rows[place[parent], token])
-        return [grown.estimates[row] for row in place]
+            place.append(rows.get((place[parent], token)))
+        nobody = (0.0,) * len(self.members)
+        return [nobody if row is None else grown.estimates[row] for row in place]
 
     def _count(self, observation: Observation, estimates: ListOf[Estimates] | None) -> None:
         if estimates is None:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 
-LATEST = 24  # occurrences of a token that join, the latest ones
-MOST_MATCHES = 2 * LATEST  # matches that are carried along; the longest and latest stay
+LATEST = 8  # occurrences of a token that join, the latest ones
+MOST_MATCHES = 24  # matches that are carried along; the longest and latest stay
 TAIL = 32  # tokens of a prompt's end that are matched; what is longer counts as long
 
 Matches = dict[int, int]
@@ -46,11 +46,6 @@ class Occurrences:
         self.matches = self.step(self.matches, (), token)
         self.positions.setdefault(token, []).append(len(self.tokens))
         self.tokens.append(token)
-
-    def follower(self, position: int, path: ListOf[int]) -> int:
-        """The token at a position of the text with a drafted path behind it."""
-        num_tokens = len(self.tokens)
-        return self.tokens[position] if position < num_tokens else path[position - num_tokens]
 
     def step(self, matches: Matches, path: ListOf[int], token: int) -> Matches:
         """Matches of text + path + token, from those of text + path."""

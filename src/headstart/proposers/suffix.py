@@ -13,7 +13,7 @@ in each sequence by every token that is committed, whoever drafted it, also whil
 may claim grows with its length by itself (the paper sets it to a factor of the length).
 
 Matches of past outputs (``past.py``), if the proposer was given some, count like those of the text itself. Drafts then depend
-on what other requests said before; the text does not, unless the accept rule is a lossy one.
+on what other requests said before; with the rule ``exact``, the only one that is allowed beside them, no text does.
 
 A sequence holds its text once more with one number a token; a committed token costs about 10 microseconds, a drafted node as
 much.
@@ -32,7 +32,10 @@ from headstart.tree import Draws, Tree
 
 _CLASSES = (0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6)  # of match lengths; longer ones are of the last class
 _LAST_CLASS = 7
-_ONE, _SAME, _SEVERAL, _SHORTER = range(4)  # the longest matches' followers: one, one repeatedly, several; then shorter matches
+_NUM_KINDS = 4
+_ONE, _SAME, _SEVERAL, _SHORTER = range(
+    _NUM_KINDS
+)  # the longest matches' followers: one, one repeatedly, several; then shorter matches
 _PRIOR = (
     (0.0, 0.0, 0.0, 0.0),
     (0.25, 0.48, 0.34, 0.25),
@@ -107,39 +110,41 @@ class _Text:
 
     def _levels(self, state: Place) -> list[Level]:
         """Followers by class of match length, longest first, each token where it stands first."""
-        if not state.own and not state.past:
-            return []
         by_class: dict[int, dict[int, int]] = {}
-        follower, path = self.occurrences.follower, state.path
-        for position, length in state.own.items():
-            counts = by_class.setdefault(_class(length), {})
-            token = follower(position, path)
-            counts[token] = counts.get(token, 0) + 1
-        if self.past:
-            for token, length in self.past.followers(state.past):
-                counts = by_class.setdefault(_class(length), {})
+        for token, length in self._followers(state):
+            length_class = _CLASSES[length] if length < len(_CLASSES) else _LAST_CLASS
+            counts = by_class.get(length_class)
+            if counts is None:
+                by_class[length_class] = {token: 1}
+            else:
                 counts[token] = counts.get(token, 0) + 1
         levels: list[Level] = []
         known: set[int] = set()
         for length_class in sorted(by_class, reverse=True):
-            counts = by_class[length_class]
-            followers = {token: count for token, count in counts.items() if token not in known} if known else counts
+            followers = by_class[length_class]
+            if known:
+                followers = {token: count for token, count in followers.items() if token not in known}
             if followers:
                 known.update(followers)
-                levels.append((4 * length_class + _kind(followers, is_first=not levels), followers))
+                kind = _SHORTER if levels else _kind(followers)
+                levels.append((_NUM_KINDS * length_class + kind, followers))
         return levels
 
+    def _followers(self, state: Place) -> list[tuple[int, int]]:
+        """(token, match length) of each match."""
+        tokens, path = self.occurrences.tokens, state.path
+        num_tokens = len(tokens)
+        found = [
+            (tokens[position] if position < num_tokens else path[position - num_tokens], length)
+            for position, length in state.own.items()
+        ]
+        return found + self.past.followers(state.past) if self.past and state.past else found
 
-def _class(length: int) -> int:
-    return _CLASSES[length] if length < len(_CLASSES) else _LAST_CLASS
 
-
-def _kind(followers: dict[int, int], *, is_first: bool) -> int:
-    if not is_first:
-        return _SHORTER
+def _kind(followers: dict[int, int]) -> int:
     if len(followers) > 1:
         return _SEVERAL
-    return _ONE if next(iter(followers.values())) == 1 else _SAME
+    return _SAME if max(followers.values()) > 1 else _ONE
 
 
 class SuffixProposer:

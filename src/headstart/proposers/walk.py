@@ -14,7 +14,6 @@ are the N best of everything that the walks would ever say, and they are closed 
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as ListOf
 from typing import Any, NamedTuple, Protocol
@@ -33,6 +32,9 @@ Estimates = tuple[float, ...]  # of one node by walk; 0: that walk did not draft
 
 
 Children = Mapping[int, float]  # token -> probability that it follows
+_Child = tuple[float, int, int, int, float, list[Children], list[State], int]
+"""A node that may join: minus its path's probability, a number, parent, token, probability, what the walks said of it and its
+siblings, their states at the parent, depth."""
 
 
 class Walk(Protocol):
@@ -115,32 +117,21 @@ class Grown(NamedTuple):
     estimates: tuple[Estimates, ...]  # a row each; the root's are 0
 
 
-class _Child(NamedTuple):
-    """A node that may join."""
-
-    value: float  # minus the probability of its path
-    number: int  # decides between equal paths: what was said first
-    parent: int
-    token: int
-    probability: float
-    said: list[Children]  # by walk, of all children of its parent
-    states: list[State]  # by walk, at its parent
-    depth: int
-
-
 def grow(root: int, walks: ListOf[Walk], max_nodes: int, max_depth: int) -> Grown:
     """The likeliest paths of what the walks say, at most ``max_nodes`` nodes within ``max_depth``."""
     tokens, parents, probabilities, told = [root], [-1], [1.0], [(0.0,) * len(walks)]
     draws: dict[int, tuple[Draws, ...]] = {}
     queue: list[_Child] = []
-    numbers = itertools.count()
+    number = 0  # decides between equal paths: what was said first
 
     def ask(row: int, states: list[State], reach: float, depth: int) -> None:
+        nonlocal number
         said = [_NOTHING if state is None else walk.children(state) for walk, state in zip(walks, states, strict=True)]
         for token, probability in combine(said).items():
             value = reach * probability
             if value >= MIN_REACH:
-                heapq.heappush(queue, _Child(-value, next(numbers), row, token, probability, said, states, depth))
+                number += 1
+                heapq.heappush(queue, (-value, number, row, token, probability, said, states, depth))
         drawn = [draw for walk, state in zip(walks, states, strict=True) if state is not None for draw in walk.draws(state)]
         if drawn:
             draws[row] = tuple(drawn)
