@@ -15,12 +15,14 @@ from headstart.errors import HeadsError, ModelError, RequestError
 from headstart.heads.base import Acceptance, BaseIdentity, HeadsCard
 from headstart.heads.hydra import HydraConfig, HydraHeads
 from headstart.heads.medusa import MedusaConfig, MedusaHeads
+from headstart.heads.mtp import MtpConfig, MtpHeads
 from headstart.proposers.base import Observation, Proposer
 from headstart.proposers.base import Sequence as InFlight
 from headstart.proposers.combined import CombinedProposer
 from headstart.proposers.draft_model import DraftModelProposer
 from headstart.proposers.hydra import HydraProposer
 from headstart.proposers.medusa import MedusaProposer
+from headstart.proposers.mtp import MtpProposer
 from headstart.proposers.ngram import NgramProposer
 from headstart.proposers.suffix import SuffixProposer
 from headstart.proposers.vocabulary import check_vocabularies
@@ -77,6 +79,21 @@ def hydra(target: Any, **changes: Any) -> HydraProposer:
     return HydraProposer(HydraHeads(sizes, tensors).bind(target.operations, target.base_weights()), num_ranks=4)
 
 
+def mtp(target: ScriptedTarget, draft_vocab: tuple[int, ...] | None = None, **options: Any) -> MtpProposer:
+    settings = MtpConfig(
+        hidden_size=target.hidden_size,
+        vocab_size=target.vocab_size,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=4,
+        intermediate_size=12,
+        draft_vocab=draft_vocab,
+    )
+    rng = np.random.default_rng(4)
+    tensors = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in settings.shapes().items()}
+    return MtpProposer(MtpHeads(settings, tensors).bind(target.operations, target.base_weights()), **options)
+
+
 def noisy_draft(target: ScriptedTarget, seed: int = 1, **options: Any) -> ScriptedTarget:
     """A draft model near the target: its logits with some noise."""
     noise = random_target(seed, target.vocab_size, scale=1.0)
@@ -95,6 +112,8 @@ PROPOSERS: Mapping[str, Callable[[ScriptedTarget], Proposer]] = {
     "medusa static": lambda target: medusa(target, "static"),
     "medusa unmeasured": lambda target: medusa(target, acceptance=None),
     "hydra": lambda target: hydra(target),
+    "mtp": lambda target: mtp(target),
+    "mtp with few words": lambda target: mtp(target, (2, 3, 5, 7, 11), num_ranks=3),
     "draft_model": lambda target: DraftModelProposer(noisy_draft(target)),
     "draft_model short context": lambda target: DraftModelProposer(noisy_draft(target, context_limit=12)),
     "draft_model padded": lambda target: DraftModelProposer(noisy_draft(target, num_padding=5)),
