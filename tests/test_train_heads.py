@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn import functional
 
 from chat_model import tiny_base, tiny_loaded
@@ -19,6 +21,7 @@ from headstart.errors import DataError, HeadsError, RequestError, TrainingError
 from headstart.heads.base import Acceptance, BaseIdentity, load_heads
 from headstart.heads.hydra import HydraConfig
 from headstart.heads.medusa import MedusaConfig
+from headstart.heads.mtp import MtpConfig
 from headstart.target.base import BaseWeights
 from headstart.target.torch_operations import TorchOperations
 from headstart.train import Event, TrainResult, TrainSettings, train
@@ -51,7 +54,11 @@ def documents(number: int = 30) -> list[Document]:
 def objective(base: Base, vocab: tuple[int, ...] | None = tuple(range(2, 26)), **changes: Any) -> Objective:
     model = base.model
     sizes: dict[str, Any] = {"hidden_size": model.width, "vocab_size": model.vocab_size, "draft_vocab": vocab}
-    config: Any = HydraConfig(4, inner_size=12, **sizes) if changes.pop("hydra", False) else MedusaConfig(3, **sizes)
+    config: Any = {
+        "medusa": lambda: MedusaConfig(3, **sizes),
+        "hydra": lambda: HydraConfig(4, inner_size=12, **sizes),
+        "mtp": lambda: MtpConfig(**sizes, num_attention_heads=2, num_key_value_heads=1, head_dim=8, intermediate_size=12),
+    }[changes.pop("kind", "medusa")]()
     config = dataclasses.replace(config, **{k: changes.pop(k) for k in list(changes) if hasattr(config, k)})
     ids = torch.arange(model.vocab_size) if vocab is None else torch.tensor(vocab)
     places = torch.full((model.vocab_size,), -1, dtype=torch.long)
@@ -147,7 +154,7 @@ def test_states_of_other_text_are_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("soft_weight", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("form", [{"output": "base"}, {"output": "own"}, {"hydra": True}])
+@pytest.mark.parametrize("form", [{"output": "base"}, {"output": "own"}, {"kind": "hydra"}, {"kind": "mtp"}])
 @pytest.mark.parametrize("vocab_sample", [0, 5])
 def test_the_loss_does_not_depend_on_the_chunks(soft_weight: float, form: dict[str, Any], vocab_sample: int) -> None:
     batch = STATES.batch(list(range(12)))
@@ -176,7 +183,7 @@ def test_the_mixed_loss_and_its_gradient_are_those_of_the_mixed_goal(soft_weight
 
 
 def test_a_sequential_head_reads_the_text_s_own_tokens_up_to_its_depth() -> None:
-    goal = objective(BASE, hydra=True)
+    goal = objective(BASE, kind="hydra")
     form, tensors, batch = goal.form, fresh(goal.form), STATES.batch([4, 7])
     values = {name: tensor.numpy() for name, tensor in tensors.items()}
     made: Any = form.heads(values, None)
@@ -189,8 +196,21 @@ def test_a_sequential_head_reads_the_text_s_own_tokens_up_to_its_depth() -> None
         torch.testing.assert_close(bound.logits(states), logits[depth][rows], rtol=2e-2, atol=2e-2)  # saved in float16
 
 
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=9), num_rows=st.integers(1, 20))
+def test_pieces_hold_every_row_once_and_whole_segments_where_they_must(lengths: list[int], num_rows: int) -> None:
+    remaining = torch.tensor([left for length in lengths for left in range(length, 0, -1)])
+    batch = Batch(torch.zeros(len(remaining), 1), remaining, remaining, remaining)
+    for whole in (False, True):
+        pieces = list(batch.pieces(num_rows, whole_segments=whole))
+        assert [row for piece in pieces for row in range(piece.start, piece.stop)] == list(range(len(remaining)))
+        if whole:
+            assert all(int(remaining[piece.stop - 1]) == 1 for piece in pieces)
+        longest = max(num_rows, max(lengths)) if whole else num_rows
+        assert all(piece.stop - piece.start <= longest for piece in pieces)
+
+
 def test_trained_tensors_survive_saving_and_loading() -> None:
-    form = objective(BASE, hydra=True).form
+    form = objective(BASE, kind="hydra").form
     values = {name: tensor.half().float().numpy() for name, tensor in fresh(form).items()}
     for name, again in form.trained(form.heads(values, None)).items():
         np.testing.assert_array_equal(again, values[name])
@@ -287,10 +307,10 @@ def test_the_best_heads_by_acceptance_are_kept_not_the_last() -> None:
 
 
 @pytest.mark.parametrize("vocab_sample", [0, 6])
-@pytest.mark.parametrize("hydra", [False, True])
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, vocab_sample: int, hydra: bool) -> None:
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "mtp"])
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, vocab_sample: int, kind: str) -> None:
     def made() -> Trainer:
-        goal = objective(BASE, vocab_sample=vocab_sample, hydra=hydra)
+        goal = objective(BASE, vocab_sample=vocab_sample, kind=kind)
         return trainer(goal=goal, checkpoint=tmp_path / "c.safetensors", about={"a": 1})
 
     straight = made()
@@ -346,9 +366,9 @@ class Poisoned:
         return dataclasses.replace(batch, hidden=batch.hidden * math.nan) if poisoned else batch
 
 
-@pytest.mark.parametrize("hydra", [False, True])
-def test_heads_learn_what_the_text_repeats(hydra: bool) -> None:
-    goal = objective(BASE, soft_weight=0.0, hydra=hydra)
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "mtp"])
+def test_heads_learn_what_the_text_repeats(kind: str) -> None:
+    goal = objective(BASE, soft_weight=0.0, kind=kind)
     made = trainer(settings=SETTINGS.changed(epochs=30, learning_rate=1e-2), goal=goal)
     made.plan(None)
     made.run()
@@ -411,10 +431,11 @@ def run(tmp_path: Path, **options: Any) -> TrainResult:
     return train(tiny_loaded(), **(chosen | options))
 
 
-@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "mtp"])
 def test_one_call_trains_heads_that_load_with_their_measured_acceptance(tmp_path: Path, kind: str) -> None:
     events: list[Event] = []
-    result = run(tmp_path, heads=kind, report=events.append)
+    settings = SETTINGS.changed(epochs=40, learning_rate=1e-2)
+    result = run(tmp_path, heads=kind, report=events.append, settings=settings)
     assert result.after.predicted_length[16] > result.before.predicted_length[16]
     heads = load_heads(tmp_path / "heads", BaseIdentity.of(tiny_loaded().target))
     assert heads.config.kind == kind
@@ -437,7 +458,7 @@ def test_states_computed_anew_teach_the_same(tmp_path: Path) -> None:
     assert online.after.predicted_length[16] == pytest.approx(stored.after.predicted_length[16], abs=0.05)
 
 
-@pytest.mark.parametrize(("kind", "other"), [("medusa", "hydra"), ("hydra", "medusa")])
+@pytest.mark.parametrize(("kind", "other"), [("medusa", "hydra"), ("hydra", "medusa"), ("mtp", "hydra")])
 def test_heads_that_are_trained_further_start_from_what_was_stored(tmp_path: Path, kind: str, other: str) -> None:
     first = run(tmp_path, heads=kind)
     vocab = load_heads(tmp_path / "heads").config.draft_vocab
@@ -527,7 +548,7 @@ def test_states_of_which_a_part_is_missing_are_captured_anew(tmp_path: Path, nam
 @pytest.mark.parametrize(
     ("options", "error", "complaint"),
     [
-        ({"heads": "hydro"}, RequestError, "choose medusa or hydra"),
+        ({"heads": "hydro"}, RequestError, "choose medusa or hydra or mtp"),
         ({"heads": "hydra", "settings": SETTINGS.changed(sees_root=False)}, RequestError, "sees_root has no effect with heads"),
         ({"heads": "hydra", "settings": SETTINGS.changed(inner_factor=0.0)}, RequestError, "inner_factor is 0"),
         ({"corpus": "x"}, RequestError, "not both"),

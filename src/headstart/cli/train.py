@@ -25,7 +25,7 @@ else:
         "checkpoint_minutes": "between two checkpoints",
         "online": "recompute hidden states for each batch (no disk) instead of capturing them once",
         "max_bad_batches": "batches with NaN in a row, before training stops",
-        "num_heads": "heads, each for one position farther ahead; none: 3 of kind medusa, 4 of kind hydra",
+        "num_heads": "heads, each for one position farther ahead; none: 3 of kind medusa, 4 of others",
         "num_blocks": "residual blocks of a head (medusa)",
         "sees_root": "let heads read the root's embedding; without it: the published form (medusa)",
         "learning_rate": "of the optimiser, after its warm-up",
@@ -44,7 +44,9 @@ def train(
     /,
     *,
     out: Annotated[str, Parameter(help="folder for the heads; what can be thrown away afterwards lies beside it")],
-    heads: Annotated[str | None, Parameter(help="kind of heads: medusa (parallel) or hydra (sequential)")] = None,
+    heads: Annotated[
+        str | None, Parameter(help="kind of heads: medusa (parallel), hydra (sequential) or mtp (a decoder layer)")
+    ] = None,
     data: Annotated[str | None, Parameter(help="JSON Lines of chats or texts; without it the model writes its own")] = None,
     corpus: Annotated[str | None, Parameter(help="folder of a corpus that the model wrote or goes on writing")] = None,
     init: Annotated[str | None, Parameter(help="folder of heads to start from")] = None,

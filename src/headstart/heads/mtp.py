@@ -24,29 +24,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import HeadsError
 from headstart.heads.base import HeadsCard, Tensors
+from headstart.heads.layout import (
+    OutputWeights,
+    base_rows,
+    check_sizes,
+    checked_vocab,
+    require_counts,
+    rounded_tensors,
+    written_sizes,
+)
 from headstart.heads.operations import Array, DraftLayer, LayerScored, Operations, Row
 
 _LAYER = "layers.0."
 _ZERO_AT_FIRST = (f"{_LAYER}self_attn.o_proj.weight", f"{_LAYER}mlp.down_proj.weight")
-
-
-class BaseMatrices(Protocol):
-    """The base model's matrices, [V, D] each."""
-
-    @property
-    def embedding(self) -> Any:
-        """Read for the tokens."""
-
-    @property
-    def output(self) -> Any:
-        """Gives the logits."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +64,7 @@ class MtpConfig:
     draft_vocab: tuple[int, ...] | None = None  # base ids of the output rows; None: all
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise HeadsError(f"mtp heads: {field.name} is {value!r}; it must be a whole number from 1 on")
+        require_counts(self, [field.name for field in fields(self) if field.type == "int"])
         for name in ("rms_norm_eps", "rope_theta"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
@@ -79,11 +73,7 @@ class MtpConfig:
             raise HeadsError("mtp heads: num_attention_heads must be a multiple of num_key_value_heads")
         if self.head_dim % 2:
             raise HeadsError(f"mtp heads: head_dim is {self.head_dim}; it must be even, for rotary positions")
-        if self.draft_vocab is not None:
-            ids = tuple(int(i) for i in self.draft_vocab)
-            if not ids or len(set(ids)) < len(ids) or min(ids) < 0 or max(ids) >= self.vocab_size:
-                raise HeadsError(f"mtp heads: draft_vocab must list different token ids below {self.vocab_size}")
-            object.__setattr__(self, "draft_vocab", ids)
+        object.__setattr__(self, "draft_vocab", checked_vocab(self.kind, self.draft_vocab, self.vocab_size))
 
     @property
     def num_heads(self) -> int:
@@ -109,7 +99,7 @@ class MtpConfig:
 
     def sizes(self) -> dict[str, Any]:
         """What ``config.json`` says, without the draft vocabulary (a tensor)."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "draft_vocab"}
+        return written_sizes(self)
 
 
 def initial_tensors(config: MtpConfig, rng: np.random.Generator, state_scale: float) -> Tensors:
@@ -139,22 +129,14 @@ class MtpHeads:
         cls, sizes: Mapping[str, Any], draft_vocab: tuple[int, ...] | None, tensors: Tensors, card: HeadsCard
     ) -> MtpHeads:
         """Heads out of what a folder holds."""
-        known = {f.name for f in fields(MtpConfig)} - {"draft_vocab"}
-        for what, names in (("misses", known - sizes.keys()), ("has an unknown", sizes.keys() - known)):
-            if names:
-                raise HeadsError(f"mtp heads: 'sizes' {what} {min(names)!r}")
+        check_sizes(MtpConfig, sizes)
         return cls(MtpConfig(**sizes, draft_vocab=draft_vocab), tensors, card)
 
     def rounded(self) -> MtpHeads:
         """The same heads with float16 values, which are saved in half the bytes."""
-        with np.errstate(over="ignore"):
-            halves = {name: values.astype(np.float16).astype(np.float32) for name, values in self.tensors.items()}
-        for name, values in halves.items():
-            if not np.isfinite(values).all():
-                raise HeadsError(f"mtp heads: tensor {name!r} is too large for float16; save it unrounded")
-        return replace(self, tensors=halves)
+        return replace(self, tensors=rounded_tensors(self.config.kind, self.tensors))
 
-    def bind(self, operations: Operations, base: BaseMatrices) -> BoundMtp:
+    def bind(self, operations: Operations, base: OutputWeights) -> BoundMtp:
         """The layer in an engine's arrays, over the base model's matrices."""
         return BoundMtp(self, operations, base)
 
@@ -162,13 +144,11 @@ class MtpHeads:
 class BoundMtp:
     """An MTP layer on an engine."""
 
-    def __init__(self, heads: MtpHeads, operations: Operations, base: BaseMatrices) -> None:
+    def __init__(self, heads: MtpHeads, operations: Operations, base: OutputWeights) -> None:
         self.heads, self.config, self.operations = heads, heads.config, operations
         self._ids = None if self.config.draft_vocab is None else np.array(self.config.draft_vocab, dtype=np.int64)
         tensors = {name: operations.array(values) for name, values in heads.tensors.items()}
-        ids = np.arange(self.config.vocab_size) if self._ids is None else self._ids
-        is_whole = self._ids is None and int(base.output.shape[0]) == self.config.vocab_size
-        output = base.output if is_whole else operations.select(base.output, ids)  # without padding rows
+        output = base_rows(operations, base.output, self._ids, self.config.vocab_size)
         self.layer: DraftLayer = operations.draft_layer(self.config, tensors, base.embedding, output)
 
     def likeliest(

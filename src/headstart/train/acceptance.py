@@ -106,12 +106,11 @@ def measure_ranks(
     with torch.no_grad():
         for first in range(0, len(documents), _BATCH_DOCUMENTS):
             batch = states.batch(documents[first : first + _BATCH_DOCUMENTS]).to(base.embedding.device)
-            for start in range(0, batch.num_rows, _CHUNK):
-                rows = slice(start, min(start + _CHUNK, batch.num_rows))
+            for rows in batch.pieces(_CHUNK, whole_segments=form.reads_segments):
                 ranks = torch.full((rows.stop - rows.start, form.config.num_heads), -1)
                 for depth, scores in enumerate(form.guessed(tensors, batch, rows, outputs), start=1):
                     known = (batch.remaining[rows] > depth).nonzero()[:, 0]
-                    wanted = base.places[batch.picks[known + start + depth]]
+                    wanted = base.places[batch.picks[known + rows.start + depth]]
                     right = scores[known].topk(num_ranks, dim=-1).indices == wanted[:, None]
                     ranks[known, depth - 1] = torch.where(right.any(-1), right.int().argmax(-1), num_ranks).cpu()
                 found.append(ranks.numpy())

@@ -21,6 +21,8 @@ from headstart.target.base import Target
 from headstart.target.loading import Loaded, load_model, native_obstacle
 from headstart.tokenizer import Tokenizer
 
+_SOME_TOKENS = 64
+
 
 class FrozenModel:
     """A transformers causal LM of which training reads the matrices alone: no gradient, no dropout."""
@@ -38,6 +40,13 @@ class FrozenModel:
     def device(self) -> torch.device:
         """Where it computes."""
         return self.output.device
+
+    @torch.no_grad()
+    def state_scale(self) -> float:
+        """Root mean square of the hidden states that the output matrix reads, behind some tokens."""
+        tokens = torch.arange(min(_SOME_TOKENS, self.vocab_size), device=self.device)[None]
+        states = self.module.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+        return float(states.float().square().mean().sqrt())
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,18 @@ class Batch:
         """Rows."""
         return len(self.roots)
 
+    def pieces(self, num_rows: int, *, whole_segments: bool) -> Iterator[slice]:
+        """The rows in pieces of ``num_rows``; of whole segments, of about as many, where those must stay together."""
+        ends = ((self.remaining == 1).nonzero()[:, 0] + 1).tolist() if whole_segments else []
+        start = 0
+        while start < self.num_rows:
+            stop = min(start + num_rows, self.num_rows)
+            if whole_segments:
+                stop = max((end for end in ends if end <= stop), default=start)
+                stop = stop if stop > start else next(end for end in ends if end > start)
+            yield slice(start, stop)
+            start = stop
+
     def to(self, device: torch.device) -> Batch:
         """The batch where the heads are."""
         return Batch(self.hidden.to(device), self.roots.to(device), self.picks.to(device), self.remaining.to(device))

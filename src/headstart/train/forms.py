@@ -16,15 +16,17 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from headstart.errors import RequestError
-from headstart.heads import hydra, medusa
+from headstart.heads import hydra, medusa, mtp
 from headstart.heads.base import Heads, HeadsCard
 from headstart.heads.base import Tensors as HostTensors
 from headstart.target.torch_operations import TorchOperations
 from headstart.train.base import FrozenModel
 from headstart.train.capture import Batch
 from headstart.train.settings import TrainSettings
+from headstart.train.unroll import unrolled
 
 Tensors = Mapping[str, Tensor]
 DraftVocab = tuple[int, ...] | None
@@ -32,6 +34,10 @@ DraftVocab = tuple[int, ...] | None
 
 class Form(Protocol):
     """Heads of one kind and size as training sees them."""
+
+    @property
+    def reads_segments(self) -> bool:
+        """Whether a row's guesses depend on the rows of its segment before it, so that segments stay whole."""
 
     @property
     def config(self) -> Any:
@@ -61,6 +67,7 @@ class MedusaForm:
 
     READS = ("num_heads", "num_blocks", "sees_root", "output", "inner_factor", "draft_vocab")
     DEFAULT_HEADS = 3
+    reads_segments = False
 
     def __init__(self, config: medusa.MedusaConfig, model: FrozenModel) -> None:
         self.config, self._model = config, model
@@ -128,6 +135,7 @@ class HydraForm:
 
     READS = ("num_heads", "inner_factor", "draft_vocab")
     DEFAULT_HEADS = 4
+    reads_segments = False
 
     def __init__(self, config: hydra.HydraConfig, model: FrozenModel) -> None:
         self.config, self._model = config, model
@@ -190,7 +198,79 @@ class HydraForm:
         return tensors | {"cell.weight": weight}
 
 
-FORMS: dict[str, type[MedusaForm] | type[HydraForm]] = {"medusa": MedusaForm, "hydra": HydraForm}
+class MtpForm:
+    """A decoder layer unrolled over its own outputs (``heads/mtp.py``, ``unroll.py``); attention is shaped as the base's is."""
+
+    READS = ("num_heads", "inner_factor", "draft_vocab")
+    DEFAULT_HEADS = 4  # steps
+    reads_segments = True
+
+    def __init__(self, config: mtp.MtpConfig, model: FrozenModel) -> None:
+        self.config, self._model = config, model
+
+    @classmethod
+    def of(cls, settings: TrainSettings, model: FrozenModel, draft_vocab: DraftVocab) -> MtpForm:
+        """A layer as the settings want it."""
+        shape = model.module.config
+        num_heads = shape.num_attention_heads
+        rope = getattr(shape, "rope_parameters", None) or {}
+        config = mtp.MtpConfig(
+            hidden_size=model.width,
+            vocab_size=model.vocab_size,
+            num_attention_heads=num_heads,
+            num_key_value_heads=getattr(shape, "num_key_value_heads", None) or num_heads,
+            head_dim=getattr(shape, "head_dim", None) or model.width // num_heads,
+            intermediate_size=round(settings.inner_factor * model.width),
+            num_steps=settings.num_heads or cls.DEFAULT_HEADS,
+            rms_norm_eps=float(getattr(shape, "rms_norm_eps", 1e-5)),
+            rope_theta=float(rope.get("rope_theta") or getattr(shape, "rope_theta", None) or 10_000.0),
+            draft_vocab=draft_vocab,
+        )
+        return cls(config, model)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that this kind reads, as these heads have them."""
+        config = self.config
+        return {
+            "num_heads": config.num_steps,
+            "inner_factor": config.intermediate_size / config.hidden_size,
+            "draft_vocab": config.num_outputs,
+        }
+
+    def fresh(self, seed: int) -> HostTensors:
+        """Tensors of a layer that says what the base's own output says."""
+        return mtp.initial_tensors(self.config, np.random.default_rng(seed), self._model.state_scale())
+
+    def outputs(self, tensors: Tensors, base_output: Tensor) -> list[Tensor]:
+        """The base's rows."""
+        return [base_output]
+
+    def guessed(self, tensors: Tensors, batch: Batch, rows: slice, outputs: list[Tensor]) -> list[Tensor]:
+        """Logits [c, V'] of each step, for rows of whole segments, behind the text's own tokens."""
+        states = unrolled(
+            self.config,
+            tensors,
+            self._model.embedding,
+            batch.hidden[rows].float(),
+            batch.roots[rows],
+            batch.remaining[rows],
+        )
+        return [functional.linear(state, outputs[0]) for state in states]
+
+    def heads(self, tensors: HostTensors, card: HeadsCard | None) -> mtp.MtpHeads:
+        """Heads to save."""
+        return mtp.MtpHeads(self.config, tensors, card).rounded()
+
+    def trained(self, heads: Heads) -> HostTensors:
+        """The tensors as they are."""
+        return heads.tensors
+
+
+FORMS: dict[str, type[MedusaForm] | type[HydraForm] | type[MtpForm]] = {
+    "medusa": MedusaForm,
+    "hydra": HydraForm,
+    "mtp": MtpForm,
+}
 
 
 def check_kind(kind: str, settings: TrainSettings) -> None:
@@ -200,8 +280,8 @@ def check_kind(kind: str, settings: TrainSettings) -> None:
     for name in sorted(set().union(*(form.READS for form in FORMS.values())) - set(FORMS[kind].READS)):
         if getattr(settings, name) != getattr(TrainSettings(), name):
             raise RequestError(f"{name} has no effect with heads of kind {kind}")
-    if kind == "hydra" and not settings.inner_factor:
-        raise RequestError("inner_factor is 0, which heads of kind hydra cannot have; it must be above 0")
+    if kind != "medusa" and not settings.inner_factor:
+        raise RequestError(f"inner_factor is 0, which heads of kind {kind} cannot have; it must be above 0")
 
 
 def form_of(config: Any, model: FrozenModel) -> Form:

@@ -66,8 +66,7 @@ class Objective:
         ]
         trained = any(output.requires_grad for output in outputs)
         total = 0.0
-        for start in range(0, batch.num_rows, self.chunk_rows):
-            rows = slice(start, min(start + self.chunk_rows, batch.num_rows))
+        for rows in batch.pieces(self.chunk_rows, whole_segments=self.form.reads_segments):
             if not any(bool((places[rows] >= 0).any()) for places in targets):
                 continue
             loss = self._chunk(tensors, batch, rows, targets, counts, base_output, outputs)
