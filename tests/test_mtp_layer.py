@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
 from headstart import _native
 from headstart.errors import HeadsError
+from headstart.heads.base import BaseIdentity, HeadsCard, load_heads, save_heads
 from headstart.heads.mtp import BoundMtp, MtpConfig, MtpHeads, initial_tensors
 from headstart.target.base import BaseWeights, Feed
 from headstart.tree import Tree
@@ -85,6 +89,36 @@ def test_padding_rows_of_the_base_are_never_guessed() -> None:
     bound = native(heads=trained(config))
     found = bound.layer.forward([Feed(bound.layer.open(), Tree.root(1))], STATES[:1])
     assert bound.likeliest(found, [(0, 0)], VOCAB)[0].max() == VOCAB - 6
+
+
+def test_loading_gives_exactly_what_was_saved(tmp_path: Path) -> None:
+    card = HeadsCard(BaseIdentity("fp", WIDTH, VOCAB), None, {"seed": 1})
+    heads = dataclasses.replace(trained(), card=card).rounded()
+    save_heads(tmp_path / "heads", heads)
+    found = load_heads(tmp_path / "heads")
+    assert (found.config, found.card) == (CONFIG, card)
+    for name, values in heads.tensors.items():
+        np.testing.assert_array_equal(found.tensors[name], values)
+    assert {values.dtype for values in load_file(tmp_path / "heads" / "model.safetensors").values()} == {
+        np.dtype("float16"),
+        np.dtype("int64"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head_dim": 0}, "head_dim is 0; it must be a whole number from 1 on"),
+        ({"head_dim": 7}, "head_dim is 7; it must be even"),
+        ({"num_key_value_heads": 3}, "num_attention_heads must be a multiple of num_key_value_heads"),
+        ({"rope_theta": 0.0}, "rope_theta is 0.0; it must be a finite number above 0"),
+        ({"rms_norm_eps": "x"}, "rms_norm_eps is 'x'"),
+        ({"draft_vocab": (1, 1)}, "draft_vocab must list different token ids below 50"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(HeadsError, match=message):
+        MtpConfig(**(SIZES | changes))
 
 
 BOUND = {kind: native(kind) for kind in ("float32", "bfloat16", "int8")}

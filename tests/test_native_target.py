@@ -22,7 +22,9 @@ from gguf_files import BYTE_LEVEL, llama_tensors, write_llama
 from headstart import _native
 from headstart.decode import Decoder
 from headstart.errors import HeadsError, ModelError, RequestError
+from headstart.heads import mtp
 from headstart.heads.medusa import MedusaConfig, MedusaHeads, initial_tensors
+from headstart.heads.mtp import MtpConfig, MtpHeads
 from headstart.llm import LLM
 from headstart.proposers.choose import choose_proposer
 from headstart.sampling import Sampler, Sampling, log_softmax
@@ -427,13 +429,15 @@ def test_the_cache_takes_the_dtype_that_was_asked_for(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
-@pytest.mark.parametrize(("proposer", "options"), [("ngram", {}), ("draft_model", {"draft": "layers:1"}), ("medusa", {})])
+@pytest.mark.parametrize(
+    ("proposer", "options"), [("ngram", {}), ("draft_model", {"draft": "layers:1"}), ("medusa", {}), ("mtp", {})]
+)
 def test_the_tokens_are_those_of_plain_decoding(
     folder: Path, proposer: str, options: dict[str, Any], dtype: str, tmp_path: Path
 ) -> None:
     loaded = load_model(str(folder), dtype=dtype)
-    if proposer == "medusa":
-        options = {"heads": save_heads_of(loaded, tmp_path / "heads")}
+    if proposer in ("medusa", "mtp"):
+        options = {"heads": save_heads_of(loaded, tmp_path / "heads", proposer)}
     plain = LLM(loaded.target, loaded.tokenizer, choose_proposer("none", loaded.target, loaded.tokenizer))
     guessing = plain.with_proposer(proposer, **options)
     prompts = ["why so blue, why so blue?", "write it", "what is that? what is that?"]
@@ -444,12 +448,16 @@ def test_the_tokens_are_those_of_plain_decoding(
         assert sum(answer.stats.num_drafted for answer in found) > 0
 
 
-def save_heads_of(loaded: Loaded, path: Path) -> str:
+def save_heads_of(loaded: Loaded, path: Path, kind: str) -> str:
     from headstart.heads.base import BaseIdentity, HeadsCard, save_heads
 
-    config = MedusaConfig(2, 32, loaded.target.vocab_size, draft_vocab=tuple(range(3, 40)), inner_size=8)
-    tensors = initial_tensors(config, np.random.default_rng(0))
-    save_heads(path, MedusaHeads(config, tensors, HeadsCard(BaseIdentity.of(loaded.target))))
+    card, rng, vocab = HeadsCard(BaseIdentity.of(loaded.target)), np.random.default_rng(0), tuple(range(3, 40))
+    if kind == "mtp":
+        layer = MtpConfig(32, loaded.target.vocab_size, 2, 1, 16, 48, draft_vocab=vocab)
+        save_heads(path, MtpHeads(layer, mtp.initial_tensors(layer, rng, 1.0), card))
+    else:
+        config = MedusaConfig(2, 32, loaded.target.vocab_size, draft_vocab=vocab, inner_size=8)
+        save_heads(path, MedusaHeads(config, initial_tensors(config, rng), card))
     return str(path)
 
 

@@ -79,7 +79,7 @@ def hydra(target: Any, **changes: Any) -> HydraProposer:
     return HydraProposer(HydraHeads(sizes, tensors).bind(target.operations, target.base_weights()), num_ranks=4)
 
 
-def mtp(target: ScriptedTarget, draft_vocab: tuple[int, ...] | None = None, **options: Any) -> MtpProposer:
+def mtp(target: Any, draft_vocab: tuple[int, ...] | None = None, **options: Any) -> MtpProposer:
     settings = MtpConfig(
         hidden_size=target.hidden_size,
         vocab_size=target.vocab_size,
@@ -502,7 +502,7 @@ def test_a_table_target_plays_its_script() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(
-    "proposer", ["ngram", "suffix", "medusa", "medusa static", "hydra", "combined", "draft_model", "draft_model itself"]
+    "proposer", ["ngram", "suffix", "medusa", "medusa static", "hydra", "mtp", "combined", "draft_model", "draft_model itself"]
 )
 def test_no_proposer_changes_the_text_of_a_torch_model(proposer: str, temperature: float) -> None:
     pytest.importorskip("torch")
@@ -516,6 +516,7 @@ def test_no_proposer_changes_the_text_of_a_torch_model(proposer: str, temperatur
         "medusa": lambda: real_medusa(target, "dynamic"),
         "medusa static": lambda: real_medusa(target, "static"),
         "hydra": lambda: hydra(target),
+        "mtp": lambda: mtp(target),
         "draft_model": lambda: DraftModelProposer(tiny_target(seed=1)),
         "draft_model itself": lambda: DraftModelProposer(tiny_target(), num_levels=3),
     }

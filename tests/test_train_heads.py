@@ -54,11 +54,12 @@ def documents(number: int = 30) -> list[Document]:
 def objective(base: Base, vocab: tuple[int, ...] | None = tuple(range(2, 26)), **changes: Any) -> Objective:
     model = base.model
     sizes: dict[str, Any] = {"hidden_size": model.width, "vocab_size": model.vocab_size, "draft_vocab": vocab}
-    config: Any = {
-        "medusa": lambda: MedusaConfig(3, **sizes),
-        "hydra": lambda: HydraConfig(4, inner_size=12, **sizes),
-        "mtp": lambda: MtpConfig(**sizes, num_attention_heads=2, num_key_value_heads=1, head_dim=8, intermediate_size=12),
-    }[changes.pop("kind", "medusa")]()
+    kind = changes.pop("kind", "medusa")
+    config: Any
+    if kind == "mtp":
+        config = MtpConfig(**sizes, num_attention_heads=2, num_key_value_heads=1, head_dim=8, intermediate_size=12)
+    else:
+        config = HydraConfig(4, inner_size=12, **sizes) if kind == "hydra" else MedusaConfig(3, **sizes)
     config = dataclasses.replace(config, **{k: changes.pop(k) for k in list(changes) if hasattr(config, k)})
     ids = torch.arange(model.vocab_size) if vocab is None else torch.tensor(vocab)
     places = torch.full((model.vocab_size,), -1, dtype=torch.long)

@@ -313,7 +313,7 @@ def load(
 ) -> LLM:
     """A model ready to decode: a Hugging Face folder, a GGUF file, a hub id or a bundled name (``smollm2``).
 
-    ``proposer``: "none", "ngram", "suffix", "draft_model" (with ``draft``), "medusa" or "hydra" (with ``heads``, or heads found
+    ``proposer``: "none", "ngram", "suffix", "draft_model" (with ``draft``), "medusa", "hydra" or "mtp" (with ``heads``, or heads found
     by the model's fingerprint), "combined" (suffix with the heads that are found or named, and with ``draft`` if given), or
     "auto": heads if some are found, else prompt lookup. ``past_outputs``: tokens of earlier answers that suffix may copy from
     as well (none if left out; ``LLM.past_outputs`` is the store).

@@ -38,7 +38,7 @@ def measure(
     proposer: Annotated[
         str | None,
         Parameter(
-            help="names with commas: plain, ngram, suffix, medusa, hydra, draft_model, combined, transformers (`generate`)"
+            help="names with commas: plain, ngram, suffix, medusa, hydra, mtp, draft_model, combined, transformers (`generate`)"
         ),
     ] = None,
     json: JsonFile = None,

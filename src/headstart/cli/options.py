@@ -116,7 +116,7 @@ class EngineFlags:
 class ProposerFlags:
     """What the proposers read."""
 
-    heads: Annotated[str | None, Parameter(help="folder of trained heads (medusa, hydra, combined)")] = None
+    heads: Annotated[str | None, Parameter(help="folder of trained heads (medusa, hydra, mtp, combined)")] = None
     draft: Annotated[
         str | None, Parameter(help="a second model, or layers:N for the model's own first ones (draft_model, combined)")
     ] = None
@@ -146,7 +146,7 @@ Proposers = Annotated[ProposerFlags | None, Parameter(name="*")]
 Accepting = Annotated[AcceptFlags | None, Parameter(name="*")]
 SamplingOptions = Annotated[SamplingFlags | None, Parameter(name="*")]
 ModelName = Annotated[str, Parameter(help="a Hugging Face folder, a GGUF file, a hub id, or smollm2")]
-ProposerName = Annotated[str | None, Parameter(help="auto, none, ngram, suffix, medusa, hydra, draft_model or combined")]
+ProposerName = Annotated[str | None, Parameter(help="auto, none, ngram, suffix, medusa, hydra, mtp, draft_model or combined")]
 JsonFile = Annotated[str | None, Parameter(help="write the results as JSON to a file; - is stdout", allow_leading_hyphen=True)]
 
 

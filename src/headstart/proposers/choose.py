@@ -6,6 +6,7 @@ Options that cannot take effect with the chosen proposer are refused by name.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from headstart.heads.base import Heads
     from headstart.proposers.past import PastOutputs
 
-HEADS = ("medusa", "hydra")  # proposers that draft with trained heads of their name
+HEADS = ("medusa", "hydra", "mtp")  # proposers that draft with trained heads of their name
 PROPOSERS = ("none", "ngram", "suffix", "draft_model", *HEADS, "combined")
 GROWTHS = ("dynamic", "static")
 _OWN_LAYERS = "layers:"
@@ -110,6 +111,7 @@ def _with_heads(kind: str, target: Target, folder: str | None, growth: str | Non
     from headstart.heads.base import find_heads, kind_of_heads, load_heads
     from headstart.proposers.hydra import HydraProposer
     from headstart.proposers.medusa import MedusaProposer
+    from headstart.proposers.mtp import MtpProposer
 
     if growth not in (None, *GROWTHS):
         raise RequestError(f"growth is {growth!r}; it must be one of {', '.join(GROWTHS)}")
@@ -122,8 +124,12 @@ def _with_heads(kind: str, target: Target, folder: str | None, growth: str | Non
         raise HeadsError(f"{found} holds {kind_of_heads(found)} heads, not {kind}; choose proposer {kind_of_heads(found)}")
     loaded = load_heads(found, target, allow_other_base=allow_other_base)
     bound = loaded.bind(target.operations, target.base_weights())
-    proposer = HydraProposer(bound) if kind == "hydra" else MedusaProposer(bound, growth=growth or GROWTHS[0])
-    return Guesser(kind, proposer, num_nodes=7, heads=loaded)
+    proposers: dict[str, Callable[[], Proposer]] = {
+        "medusa": lambda: MedusaProposer(bound, growth=growth or GROWTHS[0]),
+        "hydra": lambda: HydraProposer(bound),
+        "mtp": lambda: MtpProposer(bound),
+    }
+    return Guesser(kind, proposers[kind](), num_nodes=7, heads=loaded)
 
 
 def _kind_of(heads: str | None, target: Target) -> str | None:
