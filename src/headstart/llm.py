@@ -313,10 +313,10 @@ def load(
 ) -> LLM:
     """A model ready to decode: a Hugging Face folder, a GGUF file, a hub id or a bundled name (``smollm2``).
 
-    ``proposer``: "none", "ngram", "suffix", "draft_model" (with ``draft``), "medusa", "hydra" or "mtp" (with ``heads``, or heads found
-    by the model's fingerprint), "combined" (suffix with the heads that are found or named, and with ``draft`` if given), or
-    "auto": heads if some are found, else prompt lookup. ``past_outputs``: tokens of earlier answers that suffix may copy from
-    as well (none if left out; ``LLM.past_outputs`` is the store).
+    ``proposer``: "none", "ngram", "suffix", "draft_model" (with ``draft``), "medusa", "hydra" or "mtp" (with ``heads``, or
+    heads found by the model's fingerprint), "combined" (suffix with the heads that are found or named, and with ``draft`` if
+    given), or "auto": heads if some are found, else prompt lookup. ``past_outputs``: tokens of earlier answers that suffix
+    may copy from as well (none if left out; ``LLM.past_outputs`` is the store).
 
     ``accept``: "exact" (the tokens of plain decoding), "rejection" or "block" (other tokens of the same distribution), or
     "typical" (lossy, with ``epsilon`` and ``delta``).
