@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from headstart.proposers.base import Sequence as InFlight
 from headstart.proposers.occurrences import LATEST, MOST_MATCHES, TAIL, Occurrences
 from headstart.proposers.past import MIN_MATCH, PastOutputs
 from headstart.proposers.suffix import SuffixProposer
-from headstart.sampling import Sampler, Sampling
+from headstart.sampling import Sampler, Sampling, gumbel
 from headstart.tree import Tree
 from scripted import random_target, table_target
 
@@ -168,6 +169,23 @@ def test_a_repetitive_text_is_decoded_in_few_steps() -> None:
     (generation,) = decoder.add([0], Sampling(max_tokens=60))
     decoder.run()
     assert generation.stats.num_steps < 25
+
+
+def test_the_samplers_noise_weighs_the_roots_children() -> None:
+    """Over many seeds, the child with the larger noise is the likelier one; the rule's own draws know nothing of it."""
+    tokens = [1, 2, 7, 4, 1, 2, 8, 5, 1, 2]
+    for seed in range(20):
+        sampler = Sampler(Sampling(temperature=1.0), vocab_size=VOCAB, prompt=tokens, seed=seed)
+        coupled, drawn = (
+            SuffixProposer().propose([InFlight(0, tokens, len(tokens), sampler, 9, 1, choice)])[0]
+            for choice in ("coupled", "drawn")
+        )
+        noise = gumbel(seed, len(tokens), np.array([7, 8]))
+        seven, eight = coupled.child(0, 7), coupled.child(0, 8)
+        assert seven is not None and eight is not None
+        assert (coupled.probabilities[seven] > coupled.probabilities[eight]) == (noise[0] > noise[1])
+        assert sum(coupled.probabilities[1:]) < 1
+        assert drawn == SuffixProposer().propose([in_flight(tokens, depth=1, nodes=9)])[0]
 
 
 # Past outputs
