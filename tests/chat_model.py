@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import string
+from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -43,6 +45,16 @@ def tiny_loaded(seed: int = 0, *, chat: bool = True) -> Loaded:
     model.get_output_embeddings().bias = torch.nn.Parameter(bias)
     target = HfTarget(model, name="tiny", dtype="float32", end_tokens=(END,))
     return Loaded(target, tokenizer, Source("folder", "tiny", "none"))
+
+
+def save_chat_model(folder: Path, **config: Any) -> str:
+    """A folder as transformers saves it, with a tokenizer and a chat template; the native engine takes ``head_dim=16``."""
+    tokenizer = chat_tokenizer()
+    tiny_llama(vocab_size=tokenizer.vocab_size, **config).save_pretrained(folder)
+    tokenizer.backend.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token": "<e>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return str(folder)
 
 
 def tiny_base(seed: int = 0, *, chat: bool = True) -> Base:

@@ -13,26 +13,16 @@ from typing import Any
 
 import pytest
 
-from chat_model import TEMPLATE, chat_tokenizer
+from chat_model import save_chat_model
+from headstart.accept import Rule, Verdict, exact
 from headstart.cli import app, chat, demo, options, terminal
 from headstart.cli import train as train_verb
 from headstart.llm import Step
 from headstart.measure.settings import MeasureSettings
 from headstart.sampling import Sampling
 from headstart.train.settings import TrainSettings
-from tiny import tiny_llama
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-def save_chat_model(folder: Path, **config: Any) -> str:
-    """A folder as transformers saves it, with a tokenizer and a chat template."""
-    tokenizer = chat_tokenizer()
-    tiny_llama(vocab_size=tokenizer.vocab_size, **config).save_pretrained(folder)
-    tokenizer.backend.save(str(folder / "tokenizer.json"))
-    settings = {"eos_token": "<e>", "chat_template": TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return str(folder)
 
 
 @pytest.fixture(scope="session")
@@ -146,6 +136,11 @@ class _Recorder:
         ("chat MODEL --n 2", 1, "--n has no effect in a chat"),
         ("measure MODEL --prompts no.jsonl", 1, "cannot read the prompts no.jsonl"),
         ("measure MODEL", 2, "--prompts requires an argument"),
+        ("check MODEL --draws 0", 1, "draws is 0"),
+        ("check MODEL --accept lucky", 1, "unknown accept rule 'lucky'"),
+        ("check MODEL --proposer plain", 1, "plain decoding is what the others are checked against"),
+        ("check MODEL --prompts no.jsonl", 1, "cannot read the prompts no.jsonl"),
+        ("check no/such/model --json nowhere/x.json", 1, "there is no folder nowhere"),
         ("train MODEL --out OUT --epochs 0", 1, "epochs is 0"),
         ("train MODEL --out OUT --heads eagle", 1, "'eagle' cannot be trained"),
         ("train MODEL", 2, "--out requires an argument"),
@@ -196,6 +191,13 @@ def test_ctrl_c_ends_with_130_and_no_traceback(run: Run, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("headstart.cli.generate.open_model", interrupted)
     assert run("generate", "m", "hi") == (130, "", "\n")
+
+
+def test_ctrl_c_while_the_libraries_are_imported_ends_with_130_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "cyclopts.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from headstart.cli.app import main; main()"
+    done = python("-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\n")
 
 
 def test_a_reader_that_goes_away_is_no_error(model: str) -> None:
@@ -322,6 +324,46 @@ def test_measure_prints_a_table_and_writes_its_record(run: Run, model: str, tmp_
     assert [c["identical"] for c in saved["configurations"]] == ["4/4"] * 3
     status, out, _ = run(*line, "--json", "-")
     assert [c["proposer"] for c in json.loads(out)["configurations"]] == ["plain", "ngram"]
+
+
+# check
+
+
+def test_check_shows_what_was_compared_and_ends_well(run: Run, model: str, tmp_path: Path) -> None:
+    record, prompts = tmp_path / "record.json", tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"prompt": f"why {i}?"}) for i in range(3)), encoding="utf-8")
+    line = ["check", model, "--prompts", str(prompts), "--max-tokens", "8"]
+    status, out, err = run(*line, "--json", str(record))
+    assert status == 0, err
+    first = [row.split()[0] for row in out.splitlines()]
+    assert (first[:3], first[-1]) == (["tiny-chat", "proposer", "ngram"], "identical:")
+    assert "medusa was not checked: no heads fit" in err
+    saved = json.loads(record.read_text())
+    assert (saved["passed"], saved["prompts"]["number"], saved["settings"]["max_tokens"]) == (True, 3, 8)
+    assert str(tmp_path) not in record.read_text()
+    draft = ["--proposer", "draft_model", "--draft", "layers:1"]
+    status, out, _ = run(*line, *draft, "--limit", "1", "--json", "-")
+    assert [entry["proposer"] for entry in json.loads(out)["proposers"]] == ["draft_model"]
+
+
+def test_check_of_a_wrong_engine_shows_the_first_difference_and_ends_with_1(
+    run: Run, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def wrong(scored: Any, drafts: Any) -> Any:
+        found = zip(exact(scored, drafts), drafts, strict=True)
+        return [Verdict(verdict.path, (*verdict.tokens[:-1], 7)) if d.tree.num_drafted else verdict for verdict, d in found]
+
+    rule = Rule("exact", wrong, "coupled", is_lossless=True, repeats_plain=True)
+    monkeypatch.setattr("headstart.check.settings.choose_rule", lambda _: rule)
+    record = tmp_path / "record.json"
+    status, out, err = run(
+        "check", model, "--proposer", "ngram", "--max-tokens", "24", "--accept", "exact", "--json", str(record)
+    )
+    assert status == 1
+    assert "WRONG" in out
+    assert err.startswith("error: ngram changes the text: fault in prompt ")
+    assert "(top-2 gap " in err
+    assert json.loads(record.read_text())["passed"] is False
 
 
 # train

@@ -20,7 +20,7 @@ from cyclopts import App
 from packaging.requirements import Requirement
 
 import headstart
-from chat_model import TEMPLATE, chat_tokenizer, tiny_base, tiny_loaded
+from chat_model import save_chat_model, tiny_base, tiny_loaded
 from headstart.cli.app import VERBS, make_app
 from headstart.llm import LLM
 from headstart.lossless import Difference
@@ -30,7 +30,6 @@ from headstart.target import loading
 from headstart.train import train
 from headstart.train.data import read_jsonl
 from headstart.train.settings import TrainSettings
-from tiny import tiny_llama
 
 ROOT = Path(__file__).parent.parent
 TEXTS = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]}
@@ -104,13 +103,7 @@ def test_a_python_block_runs(body: str, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model as transformers saves it."""
-    path = tmp_path_factory.mktemp("models") / "tiny-chat"
-    tokenizer = chat_tokenizer()
-    tiny_llama(vocab_size=tokenizer.vocab_size).save_pretrained(path)
-    tokenizer.backend.save(str(path / "tokenizer.json"))
-    config = {"eos_token": "<e>", "chat_template": TEMPLATE}
-    (path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    return path
+    return Path(save_chat_model(tmp_path_factory.mktemp("models") / "tiny-chat"))
 
 
 def _run(example: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -302,6 +295,13 @@ def test_files_that_the_documents_name_exist() -> None:
     packaged = set(re.findall(r"`((?:target|proposers|heads|measure|train)/[a-z_]+\.py)`", "".join(TEXTS.values())))
     for path in [*(ROOT / name for name in names), *(ROOT / "src" / "headstart" / name for name in packaged)]:
         assert path.exists(), path
+
+
+def test_tests_that_the_documents_name_exist() -> None:
+    named = re.findall(r"`(tests/\w+\.py)::(\w+)`", "".join(TEXTS.values()))
+    assert len(named) > 20
+    for file, name in named:
+        assert f"\ndef {name}(" in (ROOT / file).read_text("utf-8"), f"{file}::{name}"
 
 
 @pytest.mark.parametrize("name", headstart.__all__)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
+import headstart as hs
 from headstart.errors import HeadsError, RequestError
 from headstart.llm import LLM, Answer, Step
 from headstart.proposers.base import Proposer
@@ -368,6 +369,82 @@ def test_closing_a_stream_computes_nothing_further_and_frees_its_slots() -> None
     stream.close()  # type: ignore[attr-defined]
     assert (scripted(llm).num_forwards, scripted(llm).num_open) == (forwards, 0)
     assert forwards == 1, "the first event costs the prompt's pass alone"
+
+
+@settings(max_examples=30)
+@given(
+    key=st.integers(0, 20),
+    draft=st.sampled_from(DRAFTS),
+    stop=st.sampled_from([(), ("a b",), ("gam", "beta ")]),
+    temperature=st.sampled_from([0.0, 1.0]),
+)
+def test_a_stream_of_one_token_an_event_says_the_same(key: int, draft: str, stop: tuple[str, ...], temperature: float) -> None:
+    llm = babbles(draft, key=key)
+    sampling = Sampling(temperature=temperature, stop=stop, max_tokens=14, n=2, seed=key, logprobs=1)
+    expected = llm.generate("hi", sampling)
+    events = list(llm.stream("hi", sampling, one_token_per_event=True))
+    for index, answer in enumerate(expected.choices):
+        own = [event for event in events if event.index == index]
+        assert [event.tokens for event in own] == [(token,) for token in answer.tokens]
+        assert "".join(event.text for event in own) == answer.text
+        assert tuple(entry for event in own for entry in event.logprobs) == answer.logprobs
+        assert all(len(event.logprobs) == 1 for event in own)
+        assert [event.finish_reason for event in own] == [None] * (len(own) - 1) + [answer.finish_reason]
+        assert sum(event.num_drafted for event in own) == answer.stats.num_drafted
+        assert sum(event.num_accepted for event in own) == answer.stats.num_accepted
+
+
+def test_each_event_of_one_token_carries_its_own_text() -> None:
+    pieces = ["one ", "two ", "th", "ree ", "four"]
+    events = list(says(pieces, "oracle", 8).stream("?", one_token_per_event=True))
+    assert [event.text for event in events] == [*pieces, ""]
+    assert [event.num_drafted > 0 for event in events] == [False, True, False, False, False, False]
+
+
+def test_an_answer_of_no_tokens_is_one_event() -> None:
+    (event,) = babbles("oracle").stream("hi", max_tokens=0, one_token_per_event=True)
+    assert (event.tokens, event.finish_reason) == ((), "length")
+
+
+api: Any = hs
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda llm: llm.generate("hi", 5), "sampling is 5; it must be a Sampling"),
+        (lambda llm: llm.generate("hi", {"temperature": 1}), "it must be a Sampling"),
+        (lambda llm: llm.generate("hi", chat="yes"), "chat is 'yes'"),
+        (lambda llm: llm.generate(None), "messages must be a non-empty list"),
+        (lambda llm: llm.generate_many("hi"), "prompts is 'hi'; it must be a list of prompts"),
+        (lambda llm: llm.generate_many(5), "prompts is 5"),
+        (lambda llm: llm.generate_many([5]), "messages must be a non-empty list"),
+        (lambda llm: llm.generate_many(["hi"], batch="4"), "batch is '4'; it must be a whole number"),
+        (lambda llm: llm.generate_many(["hi"], batch=0), "batch is 0"),
+        (lambda llm: llm.generate_many(["hi"], batch=True), "batch is True"),
+        (lambda llm: llm.stream(5), "messages must be a non-empty list"),
+        (lambda llm: llm.stream("hi", 5), "sampling is 5"),
+        (lambda llm: llm.stream("hi", one_token_per_event="yes"), "one_token_per_event is 'yes'"),
+        (lambda llm: llm.with_proposer(5), "name is 5; it must be text"),
+        (lambda llm: llm.with_proposer("ngram", num_nodes="4"), "num_nodes is '4'"),
+        (lambda _: api.load(5), "name is 5; it must be text"),
+        (lambda _: api.load("smollm2", proposer=None), "proposer is None; it must be text"),
+        (lambda _: api.measure("smollm2", ["hi"]), "llm is 'smollm2'; it must be a loaded model"),
+        (lambda llm: api.measure(llm, 5), "the prompts are of type int"),
+        (lambda llm: api.measure(llm, ["hi"], 5), "settings is 5; it must be a MeasureSettings"),
+        (lambda llm: api.measure(llm, ["hi"], limit="3"), "limit is '3'; it must be a whole number"),
+        (lambda llm: api.measure(llm, ["hi"], proposers="ngram"), "proposers is 'ngram'; it must be a list"),
+        (lambda llm: api.measure(llm, ["hi"], proposers=5), "proposers is 5; it must be a list"),
+        (lambda llm: api.measure(llm, ["hi"], options=["heads"]), "options is"),
+        (lambda llm: api.measure(llm, ["hi"], num_nodes="3"), "num_nodes is '3'"),
+        (lambda _: api.check("smollm2"), "llm is 'smollm2'"),
+        (lambda llm: api.check(llm, 5), "the prompts are of type int"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_one_clear_line(call: Any, reason: str) -> None:
+    with pytest.raises(hs.HeadstartError, match=reason) as caught:
+        call(babbles())
+    assert "\n" not in str(caught.value)
 
 
 def test_a_stream_that_is_never_read_opens_no_slot() -> None:

@@ -25,6 +25,7 @@ from headstart.heads.mtp import MtpConfig
 from headstart.target.base import BaseWeights
 from headstart.target.torch_operations import TorchOperations
 from headstart.train import Event, TrainResult, TrainSettings, train
+from headstart.train import run as training
 from headstart.train.acceptance import Ranks, acceptance, acceptance_by_kind, counted_length, measure_ranks
 from headstart.train.base import Base
 from headstart.train.capture import Batch, Captured, Online, capture, estimated_bytes, num_rows
@@ -477,6 +478,37 @@ def test_the_provenance_names_the_command_but_no_folder_of_the_machine(tmp_path:
     run(tmp_path)
     card = load_heads(tmp_path / "heads").card
     assert card.provenance["command"] == "headstart train toy --out heads"
+
+
+def test_a_run_of_the_module_is_named_as_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/somewhere/headstart/__main__.py", "train", "toy", "--out", "/elsewhere/heads"])
+    assert training._command() == "python -m headstart train toy --out heads"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"inner_factor": 0.0001}, "inner_factor is 0.0001: blocks of a model of width 32 would have no inner width"),
+        ({"minutes": "ten"}, "minutes is 'ten'; it must be a number"),
+        ({"epochs": True}, "epochs is True; it must be a number"),
+        ({"num_heads": 2.0}, "num_heads is 2.0; it must be a whole number"),
+        ({"sees_root": "no"}, "sees_root is 'no'; it must be true or false"),
+        ({"betas": 0.9}, "betas is 0.9; it must be two numbers"),
+        ({"output": 5}, "output is 5"),
+        ({"settings": {"epochs": 1}}, "settings is .*; it must be a TrainSettings"),
+        ({"data": 5}, "data is 5; it must be a path"),
+        ({"out": 5}, "out is 5; it must be a folder"),
+        ({"resume": "no"}, "resume is 'no'; it must be True or False"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused_by_name(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RequestError, match=reason):
+        run(tmp_path, **options)
+
+
+def test_a_model_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(RequestError, match="model is 5; it must be a model's name, or a loaded one"):
+        train(5)  # type: ignore[arg-type]
 
 
 def test_finished_heads_are_not_replaced_unasked(tmp_path: Path) -> None:

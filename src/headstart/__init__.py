@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headstart.check import check
     from headstart.errors import DataError, HeadsError, HeadstartError, ModelError, RequestError, TrainingError
     from headstart.llm import LLM, Answer, Step, load
     from headstart.measure import measure
@@ -32,12 +33,14 @@ __all__ = [
     "Stats",
     "Step",
     "TrainingError",
+    "check",
     "load",
     "measure",
     "train",
 ]
 
 _HOMES = {
+    "check": ("check",),
     "errors": ("DataError", "HeadsError", "HeadstartError", "ModelError", "RequestError", "TrainingError"),
     "llm": ("LLM", "Answer", "Step", "load"),
     "measure": ("measure",),

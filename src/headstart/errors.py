@@ -14,6 +14,8 @@ else that reaches a user is a bug of ours.
 INSTALL_TORCH = "pip install 'headstart[torch]'"
 """The way out wherever PyTorch is missing."""
 
+_LONGEST = 200  # characters of a value in a message
+
 
 class HeadstartError(Exception):
     """Base of all errors that are raised on purpose."""
@@ -37,3 +39,12 @@ class DataError(HeadstartError):
 
 class TrainingError(HeadstartError):
     """Training cannot go on; the message names the step and the reason."""
+
+
+def require(valid: object, name: str, value: object, expected: str) -> None:
+    """RequestError unless ``valid``: what the argument ``name`` is, and what it must be."""
+    if not valid:
+        text = repr(value)
+        if len(text) > _LONGEST:
+            text = f"{text[:_LONGEST]}..."
+        raise RequestError(f"{name} is {text}; it must be {expected}")

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.accept import EXACT, Rule, choose_rule
 from headstart.decode import Decoder, FinishReason, Generation, StepResult, Timings
-from headstart.errors import RequestError
+from headstart.errors import RequestError, require
+from headstart.first_use import check_first_use
 from headstart.proposers.base import Proposer
 from headstart.proposers.choose import Guesser, choose_proposer
 from headstart.sampling import Sampling, sampling_names
@@ -33,7 +34,10 @@ Prompt = str | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step, or the prompt's pass, added to one answer. ``text`` may be empty while characters or stops are open."""
+    """What one step, or the prompt's pass, added to one answer. ``text`` may be empty while characters or stops are open.
+
+    Where a stream gives one token an event, a step's counts stand in its first event.
+    """
 
     text: str
     tokens: tuple[int, ...]
@@ -124,6 +128,25 @@ class TextWatcher:
         return 0
 
 
+class TokenWatcher(TextWatcher):
+    """Keeps apart what each token adds."""
+
+    def __init__(self, detokenizer: Detokenizer, sampling: Sampling, silent: frozenset[int]) -> None:
+        super().__init__(detokenizer, sampling, silent)
+        self._pieces: list[str] = []
+
+    def feed(self, token: int) -> str | None:
+        """Add a token; the stop string that it completed, if any."""
+        stop = super().feed(token)
+        self._pieces.append(self.take())
+        return stop
+
+    def take_pieces(self, rest: str) -> list[str]:
+        """What each token since the last call added and cannot be taken back; ``rest`` belongs to the last one."""
+        pieces, self._pieces = self._pieces, []
+        return [*pieces[:-1], pieces[-1] + rest]
+
+
 @dataclass(slots=True, eq=False)
 class _Job:
     """One answer in the making."""
@@ -150,8 +173,8 @@ class LLM:
         rule: Rule = EXACT,
     ) -> None:
         """``num_nodes``: drafted nodes a step; None takes the proposer's own default. ``notes``: of the target's loading."""
-        if num_nodes is not None and num_nodes < 0:
-            raise RequestError(f"num_nodes is {num_nodes}; it must be 0 or more")
+        valid = num_nodes is None or (type(num_nodes) is int and num_nodes >= 0)
+        require(valid, "num_nodes", num_nodes, "a whole number, 0 or more")
         if num_nodes and guesser.proposer is None:
             raise RequestError("num_nodes has no effect in plain decoding; choose a proposer, or leave it out")
         if guesser.proposer is None and rule is not EXACT:
@@ -192,6 +215,7 @@ class LLM:
 
     def with_proposer(self, name: str, *, num_nodes: int | None = None, **options: Any) -> LLM:
         """The same target with another guesser; options as in :func:`load`."""
+        _check_texts(name=name)
         guesser = choose_proposer(name, self.target, self.tokenizer, **options)
         rule = self.rule if guesser.proposer else EXACT  # plain decoding accepts nothing
         return LLM(self.target, self.tokenizer, guesser, source=self.source, num_nodes=num_nodes, notes=self._notes, rule=rule)
@@ -209,6 +233,7 @@ class LLM:
 
     def encode(self, prompt: Prompt, *, chat: bool | None = None) -> list[int]:
         """Token ids of a prompt. ``chat``: through the chat template; None: if the model has one."""
+        require(chat is None or isinstance(chat, bool), "chat", chat, "True, False or None")
         if not isinstance(prompt, str):
             if chat is False:
                 raise RequestError("a conversation needs the chat template; give plain text, or leave chat on")
@@ -231,8 +256,9 @@ class LLM:
         **fields: Any,
     ) -> list[Answer]:
         """Answers in the order of the prompts, with at most ``batch`` prompts in flight."""
-        if batch < 1:
-            raise RequestError(f"batch is {batch}; it must be 1 or more")
+        is_list = isinstance(prompts, Sequence) and not isinstance(prompts, str | bytes)
+        require(is_list, "prompts", prompts, "a list of prompts; generate takes a single one")
+        require(type(batch) is int and batch >= 1, "batch", batch, "a whole number, 1 or more")
         settings = sampling_from(sampling, fields)
         encoded = [self.encode(prompt, chat=chat) for prompt in prompts]
         return self.generate_encoded(encoded, settings, batch=batch)
@@ -258,13 +284,25 @@ class LLM:
         return [_answer(jobs[number], decoder) for number in range(len(prompts))]
 
     def stream(
-        self, prompt: Prompt, sampling: Sampling | None = None, *, chat: bool | None = None, **fields: Any
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        *,
+        chat: bool | None = None,
+        one_token_per_event: bool = False,
+        **fields: Any,
     ) -> Iterator[Step]:
-        """Steps as they are committed; closing the iterator cancels. The steps' texts join to the answer's text."""
+        """Steps as they are committed; closing the iterator cancels. The steps' texts join to the answer's text.
+
+        ``one_token_per_event`` cuts each step into events of one token, for readers who do not expect several at once.
+        """
         settings = sampling_from(sampling, fields)
+        require(isinstance(one_token_per_event, bool), "one_token_per_event", one_token_per_event, "True or False")
         encoded = self.encode(prompt, chat=chat)
         decoder = self._decoder()
-        jobs = {job.generation.key: job for job in self._join(decoder, encoded, settings)}  # errors come before iteration
+        watcher = TokenWatcher if one_token_per_event else TextWatcher
+        joined = self._join(decoder, encoded, settings, watcher)  # errors come before iteration
+        jobs = {job.generation.key: job for job in joined}
 
         def steps() -> Iterator[Step]:
             try:
@@ -273,7 +311,7 @@ class LLM:
                         yield Step("", (), 0, 0, job.index, (), job.generation.finish_reason)
                 while decoder.num_running:
                     for result in decoder.step():
-                        yield _step(jobs[result.generation.key], result)
+                        yield from _events(jobs[result.generation.key], result)
             finally:
                 decoder.close()
 
@@ -282,11 +320,13 @@ class LLM:
     def _decoder(self) -> Decoder:
         return Decoder(self.target, self.proposer, num_nodes=self.num_nodes, rule=self.rule)
 
-    def _join(self, decoder: Decoder, prompt: Sequence[int], sampling: Sampling) -> list[_Job]:
+    def _join(
+        self, decoder: Decoder, prompt: Sequence[int], sampling: Sampling, watcher: type[TextWatcher] = TextWatcher
+    ) -> list[_Job]:
         silent = frozenset(sampling.stop_token_ids) | self.target.end_tokens
         if sampling.ignore_eos:
             silent = frozenset(sampling.stop_token_ids)
-        watchers = [TextWatcher(Detokenizer(self.tokenizer), sampling, silent) for _ in range(sampling.n)]
+        watchers = [watcher(Detokenizer(self.tokenizer), sampling, silent) for _ in range(sampling.n)]
         now = time.perf_counter()
         generations = decoder.add(prompt, sampling, watchers=watchers)
         return [_Job(g, w, i, now, now) for i, (g, w) in enumerate(zip(generations, watchers, strict=True))]
@@ -321,12 +361,16 @@ def load(
     ``accept``: "exact" (the tokens of plain decoding), "rejection" or "block" (other tokens of the same distribution), or
     "typical" (lossy, with ``epsilon`` and ``delta``).
 
+    Heads that are used with this model for the first time are checked on a few answers, which takes a second or two;
+    HeadsError if they change the text.
+
     ``target`` names the engine: "native" (C++, on a CPU), "hf" (PyTorch), or "auto": native where that is possible;
     ``LLM.notes`` says why it was not. ``dtype``: "auto" (what the file stores), "float32", "bfloat16", or natively "int8";
     ``kv_dtype`` is that of the native engine's cache: "bfloat16", "float32", or "auto" (float32 beside float32 weights).
     """
     from headstart.target.loading import load_model
 
+    _check_texts(name=name, proposer=proposer, dtype=dtype, kv_dtype=kv_dtype, device=device, target=target)
     rule = choose_rule(accept, epsilon=epsilon, delta=delta)
     loaded = load_model(name, dtype=dtype, device=device, engine=target, kv_dtype=kv_dtype)
     guesser = choose_proposer(
@@ -341,11 +385,22 @@ def load(
         past_outputs=past_outputs,
     )
     source = asdict(loaded.source)
-    return LLM(loaded.target, loaded.tokenizer, guesser, source=source, num_nodes=num_nodes, notes=loaded.notes, rule=rule)
+    llm = LLM(loaded.target, loaded.tokenizer, guesser, source=source, num_nodes=num_nodes, notes=loaded.notes, rule=rule)
+    if guesser.heads is not None and guesser.proposer is not None:
+        check_first_use(
+            loaded.target, guesser.proposer, guesser.heads.tensors, loaded.tokenizer.encode, num_nodes=llm.num_nodes
+        )
+    return llm
+
+
+def _check_texts(**options: object) -> None:
+    for name, value in options.items():
+        require(isinstance(value, str), name, value, "text")
 
 
 def sampling_from(sampling: Sampling | None, fields: Mapping[str, Any]) -> Sampling:
     """The sampling of a request: one object, or fields by name; an unknown field is refused with the nearest known one."""
+    require(sampling is None or isinstance(sampling, Sampling), "sampling", sampling, "a Sampling, or its fields by name")
     for name in fields:
         if name not in sampling_names():
             near = difflib.get_close_matches(name, sampling_names(), n=1)
@@ -362,6 +417,27 @@ def _step(job: _Job, result: StepResult) -> Step:
     return Step(
         text, result.tokens, result.num_drafted, result.num_accepted, job.index, result.logprobs, job.generation.finish_reason
     )
+
+
+def _events(job: _Job, result: StepResult) -> list[Step]:
+    """A step, or one event for each of its tokens."""
+    step = _step(job, result)
+    if not isinstance(job.watcher, TokenWatcher) or not step.tokens:
+        return [step]
+    texts = job.watcher.take_pieces(step.text)
+    last = len(texts) - 1
+    return [
+        replace(
+            step,
+            text=text,
+            tokens=step.tokens[i : i + 1],
+            num_drafted=0 if i else step.num_drafted,
+            num_accepted=0 if i else step.num_accepted,
+            logprobs=step.logprobs[i : i + 1],
+            finish_reason=step.finish_reason if i == last else None,
+        )
+        for i, text in enumerate(texts)
+    ]
 
 
 def _answer(jobs: Sequence[_Job], decoder: Decoder) -> Answer:

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.arithmetic import exp, log, total
-from headstart.errors import ModelError, RequestError
+from headstart.errors import ModelError, RequestError, require
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment
@@ -68,9 +68,9 @@ class Sampling:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         for name in ("stop", "stop_token_ids"):
-            _require(isinstance(getattr(self, name), Iterable), name, getattr(self, name), "a list")
+            require(isinstance(getattr(self, name), Iterable), name, getattr(self, name), "a list")
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        _require(isinstance(self.logit_bias, Mapping), "logit_bias", self.logit_bias, "a mapping from token ids to numbers")
+        require(isinstance(self.logit_bias, Mapping), "logit_bias", self.logit_bias, "a mapping from token ids to numbers")
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
         self._check_numbers()
         self._check_counts()
@@ -78,27 +78,27 @@ class Sampling:
 
     def _check_numbers(self) -> None:
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
-            _require(_is_number(getattr(self, name)), name, getattr(self, name), "a finite number")
-        _require(self.temperature >= 0, "temperature", self.temperature, "0 or more")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
-        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1")
-        _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0")
+            require(_is_number(getattr(self, name)), name, getattr(self, name), "a finite number")
+        require(self.temperature >= 0, "temperature", self.temperature, "0 or more")
+        require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
+        require(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1")
+        require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0")
 
     def _check_counts(self) -> None:
         for name, least in (("top_k", 0), ("min_tokens", 0), ("max_tokens", 0), ("n", 1), ("logprobs", 0)):
             value = getattr(self, name)
             if value is not None or name not in ("max_tokens", "logprobs"):
-                _require(_is_int(value) and value >= least, name, value, f"a whole number, {least} or more")
+                require(_is_int(value) and value >= least, name, value, f"a whole number, {least} or more")
         valid = self.max_tokens is None or self.min_tokens <= self.max_tokens
-        _require(valid, "min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})")
-        _require(self.seed is None or _is_int(self.seed), "seed", self.seed, "a whole number")
+        require(valid, "min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})")
+        require(self.seed is None or _is_int(self.seed), "seed", self.seed, "a whole number")
 
     def _check_tokens(self) -> None:
-        _require(all(isinstance(s, str) and s for s in self.stop), "stop", self.stop, "strings that are not empty")
-        _require(all(_is_int(t) for t in self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "whole numbers")
+        require(all(isinstance(s, str) and s for s in self.stop), "stop", self.stop, "strings that are not empty")
+        require(all(_is_int(t) for t in self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "whole numbers")
         biases = all(_is_int(t) and (_is_number(b) or b == -math.inf) for t, b in self.logit_bias.items())
-        _require(biases, "logit_bias", self.logit_bias, "token ids with finite numbers (-inf bans a token)")
-        _require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "true or false")
+        require(biases, "logit_bias", self.logit_bias, "token ids with finite numbers (-inf bans a token)")
+        require(isinstance(self.ignore_eos, bool), "ignore_eos", self.ignore_eos, "true or false")
 
 
 def sampling_names() -> tuple[str, ...]:
@@ -182,7 +182,7 @@ class Sampler:
         self.sampling, self.seed, self.vocab_size = sampling, seed, vocab_size
         for name, ids in (("logit_bias", sampling.logit_bias), ("stop_token_ids", sampling.stop_token_ids)):
             for token in ids:
-                _require(0 <= token < vocab_size, name, token, f"a token id below {vocab_size}")
+                require(0 <= token < vocab_size, name, token, f"a token id below {vocab_size}")
         ends = () if sampling.ignore_eos else (token for token in end_tokens if 0 <= token < vocab_size)  # configs overstate
         self.stop_tokens = frozenset(sampling.stop_token_ids) | frozenset(ends)
         tokens = np.fromiter(prompt, dtype=np.int64, count=len(prompt))
@@ -401,8 +401,3 @@ def _is_int(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _require(valid: object, name: str, value: object, expected: str) -> None:
-    if not valid:
-        raise RequestError(f"{name} is {value!r}; it must be {expected}")

@@ -1,8 +1,8 @@
 """The command ``headstart``: its verbs, and what becomes of errors.
 
 Verbs are imported when they are used, and PyTorch only when a model is loaded, so that help answers at once. A mistake of the
-user ends in one line on stderr: exit status 1, or 2 if the command line itself is wrong. Ctrl-C ends with 130 and a reader that
-went away (``| head``) with 141, as the shell expects it.
+user ends in one line on stderr: exit status 1, or 2 if the command line itself is wrong. Ctrl-C ends with 130, also while the
+libraries are still being imported, and a reader that went away (``| head``) with 141, as the shell expects it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-
-from cyclopts import App, CycloptsError
+from typing import TYPE_CHECKING
 
 from headstart import __version__
 from headstart.errors import HeadstartError
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 VERBS = {
     "demo": "Decode a few prompts plain and accelerated, side by side.",
@@ -23,6 +25,7 @@ VERBS = {
     "chat": "Talk with a model.",
     "train": "Train heads that guess for a model.",
     "measure": "Measure proposers against plain decoding.",
+    "check": "Prove that speculation changes nothing.",
 }
 
 _USAGE, _INTERRUPTED, _BROKEN_PIPE = 2, 130, 141
@@ -30,6 +33,8 @@ _USAGE, _INTERRUPTED, _BROKEN_PIPE = 2, 130, 141
 
 def make_app() -> App:
     """The command with all its verbs."""
+    from cyclopts import App
+
     text = "Several tokens out of each pass of a language model, and the same text."
     app = App(name="headstart", help=text, version=__version__, suppress_keyboard_interrupt=False)
     for verb, text in VERBS.items():
@@ -40,18 +45,25 @@ def make_app() -> App:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (that of the process if none is given); the exit status."""
     try:
-        make_app()(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-        sys.stdout.flush()
-    except CycloptsError as error:
-        return _fail(f"{str(error).strip()} See `headstart --help`.", _USAGE)
-    except HeadstartError as error:
-        return _fail(str(error), 1)
+        return _run(arguments)
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return _INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it flushes
         return _BROKEN_PIPE
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    from cyclopts import CycloptsError
+
+    try:
+        make_app()(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _fail(f"{str(error).strip()} See `headstart --help`.", _USAGE)
+    except HeadstartError as error:
+        return _fail(str(error), 1)
     return 0
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headstart.decode import Timings
-from headstart.errors import DataError, RequestError
+from headstart.errors import DataError, require
 from headstart.llm import LLM, sampling_from
 from headstart.lossless import Difference, compare
 from headstart.measure.configurations import BatchRun, Configuration, configure
@@ -55,6 +55,7 @@ def measure(
 
     ``options`` (heads, growth, draft, ...) go to the proposers that read them. Plain decoding is added if it is missing.
     """
+    check_arguments(llm, settings, MeasureSettings, num_nodes, options)
     chosen, wanted = _settings(settings, sampling, named)
     notes: list[str] = []
     names = _proposers(chosen, llm, notes)
@@ -69,15 +70,19 @@ def measure(
     return Report(record_of(llm, chosen_prompts, chosen, wanted, measured, notes))
 
 
+def check_arguments(llm: object, settings: object, kind: type, num_nodes: object, options: object) -> None:
+    """RequestError for an argument of a type that cannot be meant."""
+    require(isinstance(llm, LLM), "llm", llm, "a loaded model, such as load('smollm2')")
+    require(settings is None or isinstance(settings, kind), "settings", settings, f"a {kind.__name__}")
+    require(num_nodes is None or type(num_nodes) is int, "num_nodes", num_nodes, "a whole number")
+    require(options is None or isinstance(options, Mapping), "options", options, "a mapping from names to values")
+
+
 def _settings(
     settings: MeasureSettings | None, sampling: Sampling | None, named: Mapping[str, Any]
 ) -> tuple[MeasureSettings, Sampling]:
     own = {f.name for f in fields(MeasureSettings)}
     mine = {name: value for name, value in named.items() if name in own}
-    if isinstance(mine.get("proposers"), str):
-        raise RequestError("proposers is a list of names, such as ['plain', 'ngram']")
-    if "proposers" in mine:
-        mine["proposers"] = tuple(mine["proposers"])
     rest = {name: value for name, value in named.items() if name not in own}
     return replace(settings or MeasureSettings(), **mine), measured_sampling(sampling_from(sampling, rest))
 

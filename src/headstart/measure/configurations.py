@@ -107,6 +107,12 @@ def configure(
     llm: LLM, proposers: Sequence[str], sampling: Sampling, *, num_nodes: int | None, options: Mapping[str, Any], rule: Rule
 ) -> list[Configuration]:
     """The configurations by name; ``options`` go to the proposers that read them, and are refused if none does."""
+    own = own_options(proposers, options)
+    return [_configuration(llm, name, sampling, num_nodes, own[name], rule) for name in proposers]
+
+
+def own_options(proposers: Sequence[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The options that each proposer reads; RequestError for one that none of them reads."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
     for name in given:
         users = _OPTION_USERS.get(name)
@@ -116,7 +122,7 @@ def configure(
             users = _users(name, given[name])
         if not set(users) & set(proposers):
             raise RequestError(f"option {name} has no effect without proposer {' or '.join(users)}; add it to the proposers")
-    return [_configuration(llm, name, sampling, num_nodes, given, rule) for name in proposers]
+    return {name: {key: value for key, value in given.items() if name in _users(key, value)} for name in proposers}
 
 
 def _users(option: str, value: Any) -> tuple[str, ...]:
@@ -125,13 +131,12 @@ def _users(option: str, value: Any) -> tuple[str, ...]:
 
 
 def _configuration(
-    llm: LLM, name: str, sampling: Sampling, num_nodes: int | None, options: Mapping[str, Any], rule: Rule
+    llm: LLM, name: str, sampling: Sampling, num_nodes: int | None, own: Mapping[str, Any], rule: Rule
 ) -> Configuration:
     if name == TRANSFORMERS:
         return Reference(llm.target, sampling)
     if name == PLAIN:
         return Proposing(name, llm.with_proposer("none"), sampling)
-    own = {option: value for option, value in options.items() if name in _users(option, value)}
     keeps_outputs = llm.past_outputs is not None  # a repeated run would copy the first one
     if name == llm.proposer_name and not own and num_nodes is None and not keeps_outputs:
         return Proposing(name, llm.with_rule(rule), sampling)

@@ -69,6 +69,8 @@ def prompt_set(source: str | Path | PromptSet | Iterable[Content | Prompt], limi
         name, data = Path(source).name, _read(Path(source))
         prompts = parse(data, str(source))
     else:
+        if not isinstance(source, Iterable) or isinstance(source, Mapping | bytes):
+            raise DataError(f"the prompts are of type {type(source).__name__}; give a JSONL file's path or a list of prompts")
         prompts = [p if isinstance(p, Prompt) else Prompt(str(i), p) for i, p in enumerate(source, start=1)]
         name, data = "given", json.dumps([[p.id, p.category, p.content] for p in prompts]).encode()
     if not prompts:

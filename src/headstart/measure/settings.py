@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headstart.accept import Rule, choose_rule
-from headstart.errors import RequestError
+from headstart.errors import RequestError, require
 from headstart.sampling import Sampling
 
 PLAIN = "plain"
@@ -28,10 +28,13 @@ class MeasureSettings:
     delta: float | None = None  # typical: or likelier than this share of exp(-entropy)
 
     def __post_init__(self) -> None:
+        is_list = isinstance(self.proposers, list | tuple) and all(isinstance(name, str) for name in self.proposers)
+        require(is_list, "proposers", self.proposers, "a list of names, such as ['plain', 'ngram']")
+        object.__setattr__(self, "proposers", tuple(self.proposers))
         for name in ("limit", "batch", "repeat"):
             value = getattr(self, name)
-            if not (value is None and name == "limit") and value < 1:
-                raise RequestError(f"{name} is {value}; it must be 1 or more")
+            valid = (value is None and name == "limit") or (type(value) is int and value >= 1)
+            require(valid, name, value, "a whole number, 1 or more")
         twice = next((p for p in self.proposers if self.proposers.count(p) > 1), None)
         if twice is not None:
             raise RequestError(f"proposer {twice} is given twice")

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import torch
 
-from headstart.errors import DataError, RequestError, TrainingError
+from headstart.errors import DataError, RequestError, TrainingError, require
 from headstart.heads.base import CONFIG_FILE, Acceptance, Heads, HeadsCard, check_place, load_heads, save_heads
 from headstart.heads.base import Tensors as HostTensors
 from headstart.llm import LLM
@@ -108,6 +108,7 @@ def train(
     ``data``: JSONL of chats or texts; without it the model writes its own corpus, kept in the folder ``corpus`` and continued
     there. ``init``: heads to start from. ``options`` are the fields of :class:`TrainSettings`.
     """
+    _check_arguments(model, out, data, corpus, init, resume, settings)
     if data is not None and corpus is not None:
         raise RequestError("give data or corpus, not both: a corpus is what the model writes itself")
     chosen = TrainSettings.of(**options) if settings is None else settings.changed(**options)
@@ -123,6 +124,18 @@ def train(
         raise TrainingError(f"{where} cannot be read or written: {error.strerror or error}") from error
 
 
+def _check_arguments(
+    model: object, out: object, data: object, corpus: object, init: object, resume: object, settings: object
+) -> None:
+    """RequestError for an argument of a type that cannot be meant."""
+    require(isinstance(model, str | Loaded | LLM), "model", model, "a model's name, or a loaded one")
+    require(isinstance(out, str | Path), "out", out, "a folder")
+    for name, place in (("data", data), ("corpus", corpus), ("init", init)):
+        require(place is None or isinstance(place, str | Path), name, place, "a path, or None")
+    require(isinstance(resume, bool), "resume", resume, "True or False")
+    require(settings is None or isinstance(settings, TrainSettings), "settings", settings, "a TrainSettings")
+
+
 class _Run:
     def __init__(self, kind: str, settings: TrainSettings, out: Path, report: Report, started: float) -> None:
         self.kind, self.settings, self.out, self.report, self.started = kind, settings, out, report, started
@@ -132,6 +145,7 @@ class _Run:
     def go(
         self, base: Base, data: str | Path | None, corpus: str | Path | None, init: str | Path | None, resume: bool
     ) -> TrainResult:
+        _refuse_no_width(self.settings, base.model.width)
         initial = None if init is None else self._initial(base, init)  # what is wrong with them is said before the work
         about = read_about(self.checkpoint) if resume else None
         self._require_same(about, init)
@@ -345,7 +359,7 @@ class _Run:
     ) -> dict[str, Any]:
         versions = {name: version(name) for name in ("headstart", "torch", "transformers")}
         return {
-            "command": " ".join(_without_folder(argument) for argument in sys.argv),
+            "command": _command(),
             "versions": versions | {"python": platform.python_version()},
             "machine": {"processor": platform.machine(), "system": platform.system(), "threads": torch.get_num_threads()},
             "base_dtype": base.dtype,
@@ -360,9 +374,26 @@ class _Run:
         }
 
 
+def _command() -> str:
+    """How this run was started."""
+    program, *arguments = sys.argv
+    path = Path(program)
+    started = f"python -m {path.parent.name}" if path.name == "__main__.py" else path.name
+    return " ".join([started, *map(_without_folder, arguments)])
+
+
 def _without_folder(argument: str) -> str:
     """An argument as a record may hold it: of an absolute path only its last part."""
     return Path(argument).name if Path(argument).is_absolute() else argument
+
+
+def _refuse_no_width(settings: TrainSettings, width: int) -> None:
+    """A factor that leaves no inner width must not turn into the square block, which is asked for by 0."""
+    if settings.inner_factor and round(settings.inner_factor * width) < 1:
+        raise RequestError(
+            f"inner_factor is {settings.inner_factor}: blocks of a model of width {width} would have no inner width; "
+            f"give 1/{width} or more, or 0 for the published square block"
+        )
 
 
 def _split(documents: Sequence[Document], share: float) -> tuple[list[int], list[int]]:

@@ -64,6 +64,9 @@ class TrainSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for entry in fields(self):
+            if entry.default is not None:
+                _require(_is_like(getattr(self, entry.name), entry.default), self, entry.name, _TYPES[type(entry.default)])
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             given = value is not None or name not in _MAY_BE_NONE
@@ -111,6 +114,22 @@ _NOT_NEGATIVE = (
     "checkpoint_minutes",
     "clip",
 )
+
+
+_TYPES: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple: "two numbers from 0 to below 1",
+}
+
+
+def _is_like(value: object, default: object) -> bool:
+    """Whether a value is of its default's type; a whole number is a number, and nothing else passes for another."""
+    if isinstance(default, tuple):
+        return isinstance(value, list | tuple) and all(_is_like(entry, 0.0) for entry in value)
+    return type(value) is type(default) or (isinstance(default, float) and type(value) is int)
 
 
 def _require_known(options: Iterable[str]) -> None:
