@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "arrays.h"
 #include "kernels/kernels.h"
+#include "pool.h"
 #include "unlocked.h"
 #include "vocabulary.h"
 
@@ -87,13 +89,21 @@ nb::object as_vector(std::vector<Value> source) {
   return nb::cast(nb::ndarray<nb::numpy, Value, nb::ndim<1>>(values->data(), {values->size()}, owner));
 }
 
-// Runs `function` on each row number without the GIL; raises if one of them returns false.
+// Runs `function` on each row number without the GIL, on the threads of the pool; raises if one of them returns false.
 template <class Function>
 void each_row(std::size_t count, Function function) {
-  bool all_usable = true;
+  std::atomic<bool> all_usable = true;
   {
     const Unlocked unlocked;
-    for (std::size_t row = 0; row < count && all_usable; ++row) all_usable = function(row);
+    const auto part = [&](std::ptrdiff_t begin, std::ptrdiff_t end) {
+      for (; begin < end; ++begin)
+        if (!function(static_cast<std::size_t>(begin))) all_usable = false;
+    };
+    Pool& pool = Pool::instance();
+    if (count > 1)
+      pool.run([&](int) { pool.share(static_cast<std::ptrdiff_t>(count), 1, part); });
+    else
+      part(0, static_cast<std::ptrdiff_t>(count));
   }
   if (!all_usable) raise("unusable_logits");
 }

@@ -26,7 +26,7 @@ from headstart.tree import ROOT, Tree
 DEFAULT_RANKS = 8
 _NOISY_CANDIDATES = 64  # of each node, that the noise may rank
 _TINY = 1e-30
-_LEAST_REACH = 0.03  # a node that is reached less often is not worth its share of a pass
+_LEAST_REACH = 0.08  # a node that is reached less often is not worth its share of a pass
 
 
 class HydraProposer:
