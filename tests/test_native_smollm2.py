@@ -29,6 +29,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "combined": ("combined", {}),
     "medusa, grown": ("medusa", {"growth": "dynamic", "num_nodes": 15}),
     "medusa, static": ("medusa", {"growth": "static"}),
+    "hydra": ("hydra", {"num_nodes": 15}),
     "own layers": ("draft_model", {"draft": "layers:4", "num_nodes": 3}),
 }
 Logits = np.ndarray[Any, np.dtype[np.float32]]
