@@ -6,6 +6,7 @@ A smaller version of `benchmarks/bits.py`, which goes over whole prompt sets.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 
 import headstart as hs
 from headstart import _native, decode
+from headstart.heads.base import BaseIdentity, HeadsCard, save_heads
+from headstart.heads.mtp import MtpConfig, MtpHeads, initial_tensors
 from headstart.target.base import Feed, Target
 from headstart.tree import Tree
 
@@ -71,6 +74,23 @@ def test_every_way_of_decoding_gives_the_same_tokens(
     for ours, theirs in zip(answers, expected[request_name], strict=True):
         assert ours.tokens == theirs.tokens
         assert name == "none" or ours.stats.num_drafted > 0
+
+
+@pytest.mark.parametrize("request_name", SAMPLINGS)
+def test_an_mtp_layer_changes_no_token(
+    plain: hs.LLM, expected: dict[str, list[hs.Answer]], request_name: str, tmp_path: Path
+) -> None:
+    """None ships, so this one is random; its sizes are real."""
+    config = MtpConfig(plain.target.hidden_size, plain.target.vocab_size, 9, 3, 64, 1152, draft_vocab=tuple(range(2, 4000)))
+    tensors = initial_tensors(config, np.random.default_rng(0), 3.0)
+    noise = np.random.default_rng(1).normal(scale=0.01, size=config.shapes()["layers.0.mlp.down_proj.weight"])
+    tensors["layers.0.mlp.down_proj.weight"] += noise.astype(np.float32)
+    save_heads(tmp_path / "heads", MtpHeads(config, tensors, HeadsCard(BaseIdentity.of(plain.target))))
+    guessing = plain.with_proposer("mtp", heads=str(tmp_path / "heads"))
+    answers = guessing.generate_many(PROMPTS, SAMPLINGS[request_name], batch=len(PROMPTS))
+    for ours, theirs in zip(answers, expected[request_name], strict=True):
+        assert ours.tokens == theirs.tokens
+        assert ours.stats.num_drafted > 0
 
 
 def test_logits_are_the_same_to_the_last_bit_row_by_row_in_one_pass_in_a_tree_and_beside_others(plain: hs.LLM) -> None:

@@ -349,6 +349,19 @@ def test_static_trees_need_measured_acceptance() -> None:
         medusa(random_target(0, VOCAB), "wild")
 
 
+@pytest.mark.parametrize("proposer", ["medusa dynamic", "hydra", "mtp"])
+def test_a_prompt_says_nothing_about_the_estimates(proposer: str) -> None:
+    """It was not drafted, so nothing of it was missed: two prompts that end alike are drafted for alike."""
+    target = ScriptedTarget(random_target(0, VOCAB, memory=1).next_logits, VOCAB)
+    target.hidden_state = lambda prefix: random_target(1, 8, memory=1).next_logits(prefix[-1:])  # type: ignore[method-assign]
+    trees = []
+    for prompt in ([5], [3, 9, 4, 5]):
+        guesser = PROPOSERS[proposer](target)
+        guesser.observe([observation(target, prompt, [7], Tree.chain(prompt))])
+        trees += guesser.propose([in_flight([*prompt, 7])])
+    assert trees[0] == trees[1] and trees[0].num_drafted > 0
+
+
 def test_all_sequences_share_one_head_pass() -> None:
     target = random_target(0, VOCAB)
     guesser = medusa(target)

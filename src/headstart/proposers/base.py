@@ -16,7 +16,7 @@ from typing import Protocol
 from headstart.accept import Choice, Row
 from headstart.sampling import Sampler
 from headstart.target.base import Scored
-from headstart.tree import Tree
+from headstart.tree import ROOT, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,20 @@ class Observation:
     tokens: tuple[int, ...]  # committed, the bonus token (the next root) included
     scored: Scored
     row: Row  # the row that gave the last token: its hidden state saw everything before the next root
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows that gave the committed tokens: the accepted path from the root on, or a prompt's last row."""
+        entry, row = self.row
+        path = [row]
+        while len(path) < len(self.tokens):
+            path.append(self.tree.parents[path[-1]])
+        return [(entry, row) for row in reversed(path)]
+
+    @property
+    def is_of_prompt(self) -> bool:
+        """Whether ``tree`` is the end of a prompt, which nobody drafted."""
+        return self.rows[0][1] != ROOT
 
 
 class Proposer(Protocol):

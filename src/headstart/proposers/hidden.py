@@ -42,7 +42,8 @@ class HiddenStates:
             for row, observation in enumerate(together):
                 state = self._states.setdefault(observation.key, SequenceState())
                 state.hidden, state.row, state.root = hidden, row, observation.tokens[-1]
-                state.calibration.observe(observation.tree, observation.tokens)
+                if not observation.is_of_prompt:
+                    state.calibration.observe(observation.tree, observation.tokens)
             observations = [observation for observation in observations if observation.scored is not scored]
 
     def forget(self, key: int) -> None:

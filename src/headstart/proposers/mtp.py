@@ -120,12 +120,12 @@ class MtpProposer:
         while observations:
             scored = observations[0].scored
             together = [observation for observation in observations if observation.scored is scored]
-            rows = [_rows(observation) for observation in together]
+            rows = [observation.rows for observation in together]
             hidden, start = scored.hidden([row for path in rows for row in path]), 0
             for observation, path in zip(together, rows, strict=True):
                 state = self._commit(observation, _States(hidden, start, start + len(path)))
                 start += len(path)
-                if path[0][1] == ROOT:  # not the end of a prompt, which nobody drafted
+                if not observation.is_of_prompt:
                     state.calibration.observe(observation.tree, observation.tokens)
             observations = [observation for observation in observations if observation.scored is not scored]
 
@@ -203,12 +203,3 @@ class MtpProposer:
                 growth.nodes[leaf].row, row = row, row + 1
             growth.add({leaf: next(children) for leaf in growth.frontier})
         return self.heads.gather([pool, scored.hidden(rows)])
-
-
-def _rows(observation: Observation) -> list[Row]:
-    """Rows of the target whose states stand before the committed tokens: the accepted path, or a prompt's last row."""
-    entry, row = observation.row
-    rows = [row]
-    while len(rows) < len(observation.tokens):
-        rows.append(observation.tree.parents[rows[-1]])
-    return [(entry, row) for row in reversed(rows)]
