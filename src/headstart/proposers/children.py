@@ -88,6 +88,8 @@ def choose_children(
     is known; it is the first coupled child, also if it is no candidate.
     """
     num_children = min(num_children, ids.shape[1])
+    if all(place.sequence.sampler.sampling.temperature == 0 for place in places):
+        return _likeliest(ids, logprobs, num_children)
     choices = [place.choice for place in places]
     logs = _tempered(places, logprobs)
     noise = _noise(places, choices, ids, owner)
@@ -108,6 +110,15 @@ def choose_children(
             estimates = coupled[row, chosen] if choice == "coupled" else np.exp(logs[row, chosen])
             found.append(Children(tokens, tuple(estimates.tolist())))
     return found
+
+
+def _likeliest(ids: NDArray[np.int64], logprobs: Floats, num_children: int) -> list[Children]:
+    """The likeliest children of every node, where nothing else is weighed: at temperature 0."""
+    best = _largest(logprobs, num_children)
+    tokens, logs = np.take_along_axis(ids, best, axis=1), np.take_along_axis(logprobs, best, axis=1)
+    counts = (logs > -np.inf).sum(axis=1).tolist()  # those that are candidates stand first
+    rows = zip(tokens.tolist(), np.exp(logs).tolist(), counts, strict=True)
+    return [Children(tuple(row[:count]), tuple(hits[:count])) for row, hits, count in rows]
 
 
 def _tempered(places: ListOf[Place], logprobs: Floats) -> Floats:
