@@ -323,7 +323,7 @@ def test_measure_prints_a_table_and_writes_its_record(run: Run, model: str, tmp_
     assert str(tmp_path) not in record.read_text()
     assert [c["identical"] for c in saved["configurations"]] == ["4/4"] * 3
     status, out, _ = run(*line, "--json", "-")
-    assert [c["proposer"] for c in json.loads(out)["configurations"]] == ["plain", "ngram"]
+    assert [c["proposer"] for c in json.loads(out)["configurations"]] == ["plain", "ngram", "auto"]
 
 
 # check
@@ -420,7 +420,7 @@ def test_demo_compares_both_ways_on_every_kind(run: Run, model: str, monkeypatch
     assert "identical: yes" in out
     saved = json.loads((tmp_path / "demo.json").read_text())
     assert [entry["identical"] for entry in saved["prompts"]] == [True, True]
-    assert json.loads(run("demo", model, "--max-tokens", "4", "--json", "-")[1])["proposer"] == "ngram"
+    assert json.loads(run("demo", model, "--max-tokens", "4", "--json", "-")[1])["proposer"] == "auto"
 
 
 # the terminal

@@ -518,12 +518,12 @@ def test_another_proposer_on_the_same_target_says_the_same() -> None:
     ("name", "options", "message"),
     [
         ("ngramm", {}, "unknown proposer 'ngramm'; did you mean ngram"),
-        ("zzz", {}, "unknown proposer 'zzz'; known: none, ngram"),
+        ("zzz", {}, "unknown proposer 'zzz'; known: auto, none, ngram"),
         ("ngram", {"heads": "folder"}, "option heads has no effect with proposer ngram; it belongs to medusa"),
         ("none", {"growth": "static"}, "option growth has no effect with proposer none"),
         ("medusa", {"draft": "model"}, "option draft has no effect with proposer medusa"),
         ("medusa", {"growth": "wild"}, "growth is 'wild'"),
-        ("suffix", {"heads": "folder"}, "option heads has no effect with proposer suffix; it belongs to medusa and combined"),
+        ("suffix", {"heads": "folder"}, "option heads has no effect with proposer suffix; it belongs to medusa and hydra"),
         (
             "ngram",
             {"past_outputs": 9},
@@ -533,7 +533,8 @@ def test_another_proposer_on_the_same_target_says_the_same() -> None:
         ("combined", {"draft_dtype": "float32"}, "proposer draft_model needs a model"),
         ("draft_model", {}, "proposer draft_model needs a model"),
         ("draft_model", {"draft": "layers:1", "draft_dtype": "float32"}, "draft_dtype has no effect"),
-        ("auto", {"draft": "layers:1", "heads": "folder"}, "option heads has no effect with proposer draft_model"),
+        ("auto", {"growth": "wild"}, "growth is 'wild'"),
+        ("auto", {"draft_dtype": "float32"}, "proposer draft_model needs a model"),
     ],
 )
 def test_a_proposer_or_option_that_cannot_work_is_refused_by_name(name: str, options: dict[str, Any], message: str) -> None:

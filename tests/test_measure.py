@@ -338,6 +338,9 @@ class _Fake:
         outputs = tuple(Output(self._tokens, Stats(num_prompt_passes=1)) for _ in prompts)
         return BatchRun(outputs, next(self._seconds), Timings())
 
+    def explain(self) -> None:
+        return None
+
 
 def test_configurations_are_interleaved_rotated_and_timed_by_medians(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []

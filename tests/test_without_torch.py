@@ -53,7 +53,7 @@ def test_the_library_finds_heads_and_imports_no_torch() -> None:
         "print(llm.proposer_name, llm.target.engine, llm.target.dtype, llm.target.fingerprint, llm.notes)\n"
         "print({'torch', 'transformers'} & set(sys.modules))\n"
     )
-    assert output(code=code) == "medusa native q4_1 fa7d33cbdbde7cc0 ()\nset()\n"
+    assert output(code=code) == "auto native q4_1 fa7d33cbdbde7cc0 ()\nset()\n"
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 from headstart import accept
 from headstart.accept import EXACT, Rule
 from headstart.errors import RequestError
-from headstart.proposers.base import Observation, Proposer, Sequence
+from headstart.proposers.base import Observation, Planner, Proposer, Sequence
 from headstart.sampling import Sampler, Sampling, fresh_seed, nth_seed
 from headstart.stats import Stats
 from headstart.target.base import ChosenLogprob, Feed, Scored, Slot, Target
@@ -130,6 +130,11 @@ class _Running:
     def is_prompting(self) -> bool:
         return self.num_cached < len(self.generation.prompt)
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of its next step without a draft."""
+        return min(len(self.generation.prompt) - self.num_cached, PROMPT_CHUNK) if self.is_prompting else 1
+
 
 @dataclass(frozen=True, slots=True)
 class _Work:
@@ -154,6 +159,7 @@ class Decoder:
         """``num_nodes``: drafted nodes a sequence and step, at most."""
         self.target, self.proposer, self.num_nodes, self.rule = target, proposer, num_nodes, rule
         self.timings = Timings()
+        self._planner = proposer if isinstance(proposer, Planner) else None
         self._joining: list[list[Generation]] = []  # the answers to one prompt; they get their slot in the next step
         self._running: list[_Running] = []
 
@@ -265,6 +271,8 @@ class Decoder:
         """A draft for every sequence behind its prompt that may still commit drafted tokens."""
         if self.proposer is None or self.num_nodes == 0:
             return {}
+        if self._planner:
+            self._planner.expect(sum(running.num_rows for running in self._running))
         asking = [r.generation.sequence(self.num_nodes, self.rule.choice) for r in self._running if not r.is_prompting]
         asking = [sequence for sequence in asking if sequence.max_nodes]
         if not asking:

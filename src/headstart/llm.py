@@ -17,8 +17,8 @@ from headstart.accept import EXACT, Rule, choose_rule
 from headstart.decode import Decoder, FinishReason, Generation, StepResult, Timings
 from headstart.errors import RequestError, require
 from headstart.first_use import check_first_use
-from headstart.proposers.base import Proposer
-from headstart.proposers.choose import Guesser, choose_proposer
+from headstart.proposers.base import Planner, Proposer
+from headstart.proposers.choose import AUTO, Guesser, choose_proposer
 from headstart.sampling import Sampling, sampling_names
 from headstart.stats import Stats
 from headstart.target.base import ChosenLogprob, Target
@@ -213,10 +213,16 @@ class LLM:
         """What a user should know of how this was loaded: why not natively, and what was rounded on the way."""
         return (*self._notes, *self._guesser.notes, *([self.rule.note] if self.rule.note else []))
 
+    def explain(self) -> dict[str, Any]:
+        """Why ``auto`` drafted as it did so far: costs by rows, what each proposer costs and earned, and what was drafted."""
+        if not isinstance(self.proposer, Planner):
+            raise RequestError(f"proposer {self.proposer_name} has nothing to explain: it drafts as it is told; auto chooses")
+        return self.proposer.describe()
+
     def with_proposer(self, name: str, *, num_nodes: int | None = None, **options: Any) -> LLM:
         """The same target with another guesser; options as in :func:`load`."""
         _check_texts(name=name)
-        guesser = choose_proposer(name, self.target, self.tokenizer, **options)
+        guesser = choose_guesser(name, self.target, self.tokenizer, **options)
         rule = self.rule if guesser.proposer else EXACT  # plain decoding accepts nothing
         return LLM(self.target, self.tokenizer, guesser, source=self.source, num_nodes=num_nodes, notes=self._notes, rule=rule)
 
@@ -355,8 +361,8 @@ def load(
 
     ``proposer``: "none", "ngram", "suffix", "draft_model" (with ``draft``), "medusa", "hydra" or "mtp" (with ``heads``, or
     heads found by the model's fingerprint), "combined" (suffix with the heads that are found or named, and with ``draft`` if
-    given), or "auto": heads if some are found, else prompt lookup. ``past_outputs``: tokens of earlier answers that suffix
-    may copy from as well (none if left out; ``LLM.past_outputs`` is the store).
+    given), or "auto": the same members, each asked as far as it pays by what is measured here and now. ``past_outputs``: tokens
+    of earlier answers that suffix may copy from as well (none if left out; ``LLM.past_outputs`` is the store).
 
     ``accept``: "exact" (the tokens of plain decoding), "rejection" or "block" (other tokens of the same distribution), or
     "typical" (lossy, with ``epsilon`` and ``delta``).
@@ -373,7 +379,7 @@ def load(
     _check_texts(name=name, proposer=proposer, dtype=dtype, kv_dtype=kv_dtype, device=device, target=target)
     rule = choose_rule(accept, epsilon=epsilon, delta=delta)
     loaded = load_model(name, dtype=dtype, device=device, engine=target, kv_dtype=kv_dtype)
-    guesser = choose_proposer(
+    guesser = choose_guesser(
         proposer,
         loaded.target,
         loaded.tokenizer,
@@ -396,6 +402,15 @@ def load(
 def _check_texts(**options: object) -> None:
     for name, value in options.items():
         require(isinstance(value, str), name, value, "text")
+
+
+def choose_guesser(name: str, target: Target, tokenizer: Tokenizer, **options: Any) -> Guesser:
+    """The proposer of a name, with options as in :func:`load`; "auto" is the one that decides by cost."""
+    if name == AUTO:
+        from headstart.plan.automatic import choose_auto
+
+        return choose_auto(target, tokenizer, **options)
+    return choose_proposer(name, target, tokenizer, **options)
 
 
 def sampling_from(sampling: Sampling | None, fields: Mapping[str, Any]) -> Sampling:

@@ -13,10 +13,12 @@ from cyclopts import Parameter
 from headstart.cli.options import (
     Accepting,
     Engine,
+    Explain,
     ModelName,
     ProposerName,
     Proposers,
     SamplingOptions,
+    check_explain,
     open_model,
     read_input,
     sampling_of,
@@ -38,12 +40,15 @@ def chat(
     proposer: ProposerName = None,
     system: Annotated[str | None, Parameter(help="the system's message")] = None,
     show_steps: Annotated[bool, switch("make each step's accepted block visible")] = False,
+    explain: Explain = False,
     engine: Engine = None,
     proposers: Proposers = None,
     accepting: Accepting = None,
     sampling: SamplingOptions = None,
 ) -> None:
     """Talk with a model, a turn a line; /help lists the commands."""
+    from headstart.cli.terminal import explanation
+
     request = sampling_of(sampling)
     for name, value, off in (("n", request.n, 1), ("logprobs", request.logprobs, None)):
         if value != off:
@@ -51,7 +56,10 @@ def chat(
     llm = open_model(model, engine, proposer, proposers, accepting)
     if not llm.tokenizer.has_chat_template:
         raise RequestError(f"{model} has no chat template; use `headstart generate --raw`")
+    check_explain(explain, llm)
     _converse(Conversation(llm, request, system, show_steps), sys.stdin.isatty())
+    if explain:
+        explanation(llm.explain())
 
 
 def _converse(conversation: Conversation, interactive: bool) -> None:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from headstart.cli.options import Engine, JsonFile, ModelName, ProposerName, Proposers, open_model, whole
+from headstart.cli.options import (
+    Engine,
+    Explain,
+    JsonFile,
+    ModelName,
+    ProposerName,
+    Proposers,
+    check_explain,
+    open_model,
+    whole,
+)
 from headstart.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -83,16 +93,18 @@ def demo(
     *,
     proposer: ProposerName = None,
     max_tokens: Annotated[int, Parameter(help="tokens of each answer, at most", converter=whole)] = 100,
+    explain: Explain = False,
     json: JsonFile = None,
     engine: Engine = None,
     proposers: Proposers = None,
 ) -> None:
     """Decode a few prompts plain and accelerated, greedily, and compare."""
-    from headstart.cli.terminal import STDOUT, check_json, write_json
+    from headstart.cli.terminal import STDOUT, check_json, explanation, write_json
 
     check_json(json)
     sampling = Sampling(max_tokens=max_tokens)
     llm = open_model(model, engine, proposer, proposers)
+    check_explain(explain, llm)
     plain = llm.with_proposer("none")
     for either in (plain, llm):
         either.generate(PROMPTS["chat"], Sampling(max_tokens=min(_WARM_UP_TOKENS, max_tokens)))
@@ -101,7 +113,14 @@ def demo(
     if not quiet:
         _show(llm, outcomes)
     if json is not None:
-        write_json(json, {"model": model, "proposer": llm.proposer_name, "prompts": [o.describe() for o in outcomes]})
+        record: dict[str, Any] = {
+            "model": model,
+            "proposer": llm.proposer_name,
+            "prompts": [o.describe() for o in outcomes],
+        }
+        write_json(json, record | ({"explain": llm.explain()} if explain else {}))
+    if explain:
+        explanation(llm.explain())
 
 
 def _decode(kind: str, prompt: str, plain: LLM, llm: LLM, sampling: Sampling, *, quiet: bool) -> Outcome:

@@ -12,11 +12,13 @@ from cyclopts import Parameter
 from headstart.cli.options import (
     Accepting,
     Engine,
+    Explain,
     JsonFile,
     ModelName,
     ProposerName,
     Proposers,
     SamplingOptions,
+    check_explain,
     open_model,
     read_input,
     sampling_of,
@@ -36,6 +38,7 @@ def generate(
     system: Annotated[str | None, Parameter(help="the system's message")] = None,
     raw: Annotated[bool, switch("continue the prompt as it is, without the chat template")] = False,
     show_steps: Annotated[bool, switch("make each step's accepted block visible")] = False,
+    explain: Explain = False,
     json: JsonFile = None,
     engine: Engine = None,
     proposers: Proposers = None,
@@ -43,7 +46,7 @@ def generate(
     sampling: SamplingOptions = None,
 ) -> None:
     """Answer one prompt."""
-    from headstart.cli.terminal import check_json
+    from headstart.cli.terminal import check_json, explanation
 
     request = sampling_of(sampling)
     check_json(json)
@@ -55,12 +58,14 @@ def generate(
     if system is not None:
         content = [{"role": "system", "content": system}, {"role": "user", "content": text}]
     llm = open_model(model, engine, proposer, proposers, accepting)
+    check_explain(explain, llm)
     chat = False if raw else None
     if json is None and request.n == 1:
         _stream(llm.stream(content, request, chat=chat), show_steps)
-        return
-    answer = llm.generate(content, request, chat=chat)
-    _write(answer, json)
+    else:
+        _write(llm.generate(content, request, chat=chat), json, {"explain": llm.explain()} if explain else {})
+    if explain:
+        explanation(llm.explain())
 
 
 def _refuse_idle(json: str | None, show_steps: bool, n: int, logprobs: int | None) -> None:
@@ -95,7 +100,7 @@ def _stream(steps: Any, show_steps: bool) -> None:
         remark(tally.line(time.perf_counter() - started))
 
 
-def _write(answer: Any, json: str | None) -> None:
+def _write(answer: Any, json: str | None, reasons: dict[str, Any]) -> None:
     from headstart.cli.terminal import STDOUT, heading, say, write_json
 
     choices = answer.choices
@@ -106,7 +111,7 @@ def _write(answer: Any, json: str | None) -> None:
             say(choice.text)
     if json is not None:
         first = _describe(answer)
-        write_json(json, first | ({"choices": [_describe(c) for c in choices]} if len(choices) > 1 else {}))
+        write_json(json, first | ({"choices": [_describe(c) for c in choices]} if len(choices) > 1 else {}) | reasons)
 
 
 def _describe(answer: Any) -> dict[str, Any]:

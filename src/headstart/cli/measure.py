@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from headstart.cli.options import (
     Engine,
+    Explain,
     JsonFile,
     ModelName,
     ProposerFlags,
@@ -18,6 +19,7 @@ from headstart.cli.options import (
     open_model,
     sampling_of,
 )
+from headstart.errors import RequestError
 from headstart.measure.settings import MeasureSettings
 
 if TYPE_CHECKING:
@@ -38,9 +40,10 @@ def measure(
     proposer: Annotated[
         str | None,
         Parameter(
-            help="names with commas: plain, ngram, suffix, medusa, hydra, mtp, draft_model, combined, transformers (`generate`)"
+            help="names with commas: plain, auto, ngram, suffix, medusa, hydra, mtp, draft_model, combined, transformers"
         ),
     ] = None,
+    explain: Explain = False,
     json: JsonFile = None,
     settings: MeasureOptions = None,
     engine: Engine = None,
@@ -51,10 +54,13 @@ def measure(
     from headstart.cli.terminal import STDOUT, check_json, progress, write_json
     from headstart.measure import bench
     from headstart.measure.prompts import prompt_set
+    from headstart.proposers.choose import AUTO
 
     check_json(json)
     chosen = dict(given(settings)) if settings else {}
     names = tuple(name.strip() for name in proposer.split(",")) if proposer is not None else ()
+    if explain and names and AUTO not in names:
+        raise RequestError("--explain has no effect without proposer auto; add it to the proposers")
     request, flags = sampling_of(sampling), proposers or ProposerFlags()
     read = prompt_set(prompts, chosen.get("limit"))  # before the model, which takes longer to load
     llm = open_model(model, engine, "none" if names else None, None)
@@ -68,10 +74,20 @@ def measure(
             options=flags.options(),
             progress=update,
         )
+    if explain:
+        _explain(report)
     if json != STDOUT:
         _show(report)
     if json is not None:
         write_json(json, report.record)
+
+
+def _explain(report: Report) -> None:
+    from headstart.cli.terminal import explanation
+
+    for entry in report.record["configurations"]:
+        if "explain" in entry:
+            explanation(entry["explain"])
 
 
 def _show(report: Report) -> None:

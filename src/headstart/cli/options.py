@@ -144,10 +144,20 @@ class AcceptFlags:
 Engine = Annotated[EngineFlags | None, Parameter(name="*")]
 Proposers = Annotated[ProposerFlags | None, Parameter(name="*")]
 Accepting = Annotated[AcceptFlags | None, Parameter(name="*")]
+Explain = Annotated[bool, switch("show on stderr what auto measured, asked and drafted")]
 SamplingOptions = Annotated[SamplingFlags | None, Parameter(name="*")]
 ModelName = Annotated[str, Parameter(help="a Hugging Face folder, a GGUF file, a hub id, or smollm2")]
-ProposerName = Annotated[str | None, Parameter(help="auto, none, ngram, suffix, medusa, hydra, mtp, draft_model or combined")]
+ProposerName = Annotated[
+    str | None,
+    Parameter(help="auto (what pays, by what is measured), none, ngram, suffix, medusa, hydra, mtp, draft_model or combined"),
+]
 JsonFile = Annotated[str | None, Parameter(help="write the results as JSON to a file; - is stdout", allow_leading_hyphen=True)]
+
+
+def check_explain(explain: bool, llm: LLM) -> None:
+    """RequestError now rather than after the answer, if there is nothing to explain."""
+    if explain:
+        llm.explain()
 
 
 def read_input(read: Callable[[], str]) -> str:

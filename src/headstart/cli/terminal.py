@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from headstart.llm import Step
 from headstart.measure.report import aligned, check_writable, save_json
+from headstart.plan.explain import tables
 
 _BLOCKS = ("bold cyan", "bold yellow")  # of two steps that follow each other
 STDOUT = "-"
@@ -49,6 +50,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         drawn.add_row(*map(Text, row))
     console.print(drawn)
+
+
+def explanation(described: Mapping[str, Any]) -> None:
+    """Write the reasons of the proposer ``auto`` to stderr."""
+    for header, rows in tables(described):
+        remark("")
+        remark(aligned(header, rows))
 
 
 def check_json(target: str | None) -> None:

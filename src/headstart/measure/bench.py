@@ -23,6 +23,7 @@ from headstart.measure.prompts import Content, Prompt, PromptSet, prompt_set
 from headstart.measure.record import Measured, Sample, record_of
 from headstart.measure.report import Report
 from headstart.measure.settings import PLAIN, MeasureSettings, measured_sampling
+from headstart.proposers.choose import AUTO
 from headstart.sampling import Sampling
 from headstart.target.base import Target
 
@@ -91,7 +92,9 @@ def _proposers(settings: MeasureSettings, llm: LLM, notes: list[str]) -> list[st
     """The configurations' names, plain first."""
     names = [PLAIN if name == "none" else name for name in settings.proposers]
     if not names:
-        names = list(dict.fromkeys((PLAIN, "ngram", PLAIN if llm.proposer_name == "none" else llm.proposer_name)))
+        own = PLAIN if llm.proposer_name == "none" else llm.proposer_name
+        fixed = (llm.heads.config.kind,) if own == AUTO and llm.heads else ()
+        names = list(dict.fromkeys((PLAIN, "ngram", *fixed, own)))
     if PLAIN not in names:
         notes.append("plain was added: speedups and losslessness refer to it")
     return [PLAIN, *(name for name in names if name != PLAIN)]
@@ -153,9 +156,8 @@ def _judge(
         samples = _samples(trial, prompts, settings.batch)
         configuration = trial.configuration
         timings = _median_timings(trial.runs)
-        measured.append(
-            Measured(configuration.name, configuration.num_nodes, samples, timings, differences, configuration.rule)
-        )
+        rule, reasons = configuration.rule, configuration.explain()
+        measured.append(Measured(configuration.name, configuration.num_nodes, samples, timings, differences, rule, reasons))
     return measured
 
 

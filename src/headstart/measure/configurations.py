@@ -17,7 +17,7 @@ from headstart.errors import RequestError
 from headstart.heads.base import kind_of_heads
 from headstart.llm import LLM
 from headstart.measure.settings import PLAIN, TRANSFORMERS
-from headstart.proposers.choose import HEADS
+from headstart.proposers.choose import AUTO, HEADS
 from headstart.sampling import Sampling
 from headstart.stats import Stats
 from headstart.target.base import Target
@@ -25,11 +25,11 @@ from headstart.target.base import Target
 Prompts = Sequence[Sequence[int]]
 
 _OPTION_USERS = {
-    "heads": (*HEADS, "combined"),
-    "growth": ("medusa", "combined"),
-    "allow_other_base": (*HEADS, "combined"),
-    "draft": ("draft_model", "combined"),
-    "draft_dtype": ("draft_model", "combined"),
+    "heads": (*HEADS, "combined", AUTO),
+    "growth": ("medusa", "combined", AUTO),
+    "allow_other_base": (*HEADS, "combined", AUTO),
+    "draft": ("draft_model", "combined", AUTO),
+    "draft_dtype": ("draft_model", "combined", AUTO),
 }
 
 
@@ -64,6 +64,9 @@ class Configuration(Protocol):
     def run(self, prompts: Prompts, sampling: Sampling) -> BatchRun:
         """Answer a batch, all of it in flight at once."""
 
+    def explain(self) -> dict[str, Any] | None:
+        """Why it drafted as it did, if it decides that itself."""
+
 
 class Proposing:
     """Headstart's loop with one proposer."""
@@ -78,6 +81,10 @@ class Proposing:
         answers = self._llm.generate_encoded(prompts, sampling, batch=len(prompts))
         seconds = time.perf_counter() - started
         return BatchRun(tuple(Output(a.tokens, a.stats) for a in answers), seconds, answers[0].timings)
+
+    def explain(self) -> dict[str, Any] | None:
+        """The reasons of ``auto``."""
+        return self._llm.explain() if self.name == AUTO else None
 
 
 class Reference:
@@ -101,6 +108,10 @@ class Reference:
         answers = self._decoder.generate(prompts)
         seconds = time.perf_counter() - started
         return BatchRun(tuple(Output(tuple(tokens), _plain_stats(len(tokens))) for tokens in answers), seconds)
+
+    def explain(self) -> dict[str, Any] | None:
+        """It does not draft."""
+        return None
 
 
 def configure(

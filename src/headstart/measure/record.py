@@ -25,6 +25,7 @@ from headstart.measure.prompts import PromptSet
 from headstart.measure.settings import TRANSFORMERS, MeasureSettings
 from headstart.sampling import Sampling
 from headstart.stats import Stats
+from headstart.target.machine import cpu_name, num_cores, runtime
 
 FORMAT, VERSION = "headstart-measure", 1
 
@@ -61,6 +62,7 @@ class Measured:
     timings: Timings
     differences: Sequence[Difference] | None
     rule: Rule | None = EXACT
+    reasons: Mapping[str, Any] | None = None  # of ``auto``
 
     @property
     def is_lossless(self) -> bool | None:
@@ -87,7 +89,7 @@ def record_of(
         "model": without_path(target.name),
         "engine": target.engine,
         "dtype": target.dtype,
-        "machine": machine() | _threads(target.engine),
+        "machine": machine() | runtime(target.engine),
         "source": _without_paths(llm.source),
         "versions": versions(),
         "commit": commit(),
@@ -124,6 +126,7 @@ def _configuration(measured: Measured, plain: Measured, batch: int) -> dict[str,
         **_comparison(measured),
         "timings": _timings(measured),
         "looping": _looping(measured.samples),
+        **({"explain": dict(measured.reasons)} if measured.reasons else {}),
         "by_category": {name: _core(_of(measured, name), _of(plain, name)) for name in categories},
     }
 
@@ -203,8 +206,8 @@ def _ratio(a: float, b: float) -> float:
 def machine() -> dict[str, Any]:
     """The machine, without its name."""
     return {
-        "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": cpu_name(),
+        "cores": num_cores(),
         "memory_gb": _memory_gb(),
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
@@ -255,27 +258,6 @@ def _without_paths(value: Any) -> Any:
     if isinstance(value, Path):
         return value.name
     return without_path(value) if isinstance(value, str) and value else value
-
-
-def _threads(engine: str) -> dict[str, Any]:
-    if engine == "native":
-        from headstart.target.native import runtime as native_runtime
-
-        return native_runtime()
-    if engine == "hf":
-        from headstart.target.hf_reference import runtime
-
-        return runtime()
-    return {}
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def _memory_gb() -> float | None:

@@ -19,7 +19,7 @@ _SEED = 0
 class MeasureSettings:
     """What a measurement may be told, beside the sampling."""
 
-    proposers: tuple[str, ...] = ()  # none given: plain, ngram and the model's own
+    proposers: tuple[str, ...] = ()  # none given: plain, ngram, the model's heads and auto
     limit: int | None = None  # prompts, spread evenly over the categories; None: all
     batch: int = 1  # sequences in flight
     repeat: int = 1  # passes over all prompts; times are medians

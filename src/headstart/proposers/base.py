@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from headstart.accept import Choice, Row
 from headstart.sampling import Sampler
@@ -70,3 +70,14 @@ class Proposer(Protocol):
 
     def forget(self, key: int) -> None:
         """The sequence left."""
+
+
+@runtime_checkable
+class Planner(Proposer, Protocol):
+    """A proposer that weighs what its drafts cost; so it wants to know what else a step holds, and can give reasons."""
+
+    def expect(self, num_rows: int) -> None:
+        """Called before each step: rows that it feeds whatever is drafted, which are roots and chunks of prompts."""
+
+    def describe(self) -> dict[str, Any]:
+        """The reasons, as JSON."""

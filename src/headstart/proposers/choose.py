@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headstart.heads.base import Heads
     from headstart.proposers.past import PastOutputs
 
+AUTO = "auto"  # chooses among the others (`plan/`), and so is built a layer above
 HEADS = ("medusa", "hydra", "mtp")  # proposers that draft with trained heads of their name
 PROPOSERS = ("none", "ngram", "suffix", "draft_model", *HEADS, "combined")
 GROWTHS = ("dynamic", "static")
@@ -50,14 +51,12 @@ def choose_proposer(
     allow_other_base: bool = False,
     past_outputs: int | None = None,
 ) -> Guesser:
-    """Build the proposer ``name`` ("plain" and "none" are the empty draft; "auto" takes what fits the model)."""
+    """Build the proposer ``name`` ("plain" and "none" are the empty draft)."""
     name = {"plain": "none"}.get(name, name)
-    if name == "auto":
-        name = "draft_model" if draft else _kind_of(heads, target) or "ngram"
     if name not in PROPOSERS:
-        near = difflib.get_close_matches(name, PROPOSERS, n=1)
+        near = difflib.get_close_matches(name, (AUTO, *PROPOSERS), n=1)
         raise RequestError(
-            f"unknown proposer {name!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(PROPOSERS)}")
+            f"unknown proposer {name!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join((AUTO, *PROPOSERS))}")
         )
     _refuse_idle(name, (*HEADS, "combined"), heads=heads, allow_other_base=allow_other_base or None)
     _refuse_idle(name, ("medusa", "combined"), growth=growth)
@@ -70,18 +69,44 @@ def choose_proposer(
     if name == "suffix":
         return _suffix(past_outputs)
     if name == "combined":
-        members = [_suffix(past_outputs)]
-        kind = "medusa" if growth and not heads else _kind_of(heads, target)
-        if kind or allow_other_base:
-            members.append(_with_heads(kind or HEADS[0], target, heads, growth, allow_other_base))
-        if draft or draft_dtype:
-            members.append(_draft_model(target, tokenizer, draft, draft_dtype))
-        return _combined(members)
+        return _combined(
+            choose_members(
+                target,
+                tokenizer,
+                heads=heads,
+                draft=draft,
+                draft_dtype=draft_dtype,
+                growth=growth,
+                allow_other_base=allow_other_base,
+                past_outputs=past_outputs,
+            )
+        )
     if name == "ngram":
         from headstart.proposers.ngram import NgramProposer
 
         return Guesser(name, NgramProposer(), num_nodes=7)
     return Guesser("none", None, num_nodes=0)
+
+
+def choose_members(
+    target: Target,
+    tokenizer: Tokenizer,
+    *,
+    heads: str | None = None,
+    draft: str | None = None,
+    draft_dtype: str | None = None,
+    growth: str | None = None,
+    allow_other_base: bool = False,
+    past_outputs: int | None = None,
+) -> list[Guesser]:
+    """All that can guess for this model as it is: copying, heads that are found or named, and a draft model if one is named."""
+    members = [_suffix(past_outputs)]
+    kind = "medusa" if growth and not heads else _kind_of(heads, target)
+    if kind or allow_other_base:
+        members.append(_with_heads(kind or HEADS[0], target, heads, growth, allow_other_base))
+    if draft or draft_dtype:
+        members.append(_draft_model(target, tokenizer, draft, draft_dtype))
+    return members
 
 
 def _suffix(past_outputs: int | None) -> Guesser:

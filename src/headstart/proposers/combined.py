@@ -64,7 +64,7 @@ class CombinedProposer:
         for place, (name, member) in enumerate(self.members.items()):
             wanted = [i for i in range(len(sequences)) if asked is None or name in asked[i]]
             if wanted:
-                for i, walk in zip(wanted, _walks(member, [sequences[i] for i in wanted]), strict=True):
+                for i, walk in zip(wanted, walks_of(member, [sequences[i] for i in wanted]), strict=True):
                     walks[i][place] = walk
         trees = []
         for sequence, own in zip(sequences, walks, strict=True):
@@ -126,8 +126,8 @@ class CombinedProposer:
                     tally.num_alone += sum(map(bool, estimates[row])) == 1
 
 
-def _walks(member: Proposer, sequences: ListOf[Sequence]) -> ListOf[Walk]:
-    """A member that only makes trees walks along them."""
+def walks_of(member: Proposer, sequences: ListOf[Sequence]) -> ListOf[Walk]:
+    """One walk a sequence; a proposer that only makes trees walks along them."""
     if hasattr(member, "walks"):
         return cast(Walking, member).walks(sequences)
     return [TreeWalk(tree) for tree in member.propose(sequences)]

@@ -1,0 +1,309 @@
+"""The proposer ``auto``: never slower than plain decoding, as far as measuring can tell.
+
+``speedup = L * T(1) / (T(rows) + overhead)``, and every quantity of it is measured on the machine at hand. Each step asks
+
+1. **whom to ask**: the members (``members.py``), cheapest first, each for the sequences in which it lately earned more seconds
+   than it costs. None may be asked at all; who is not asked is probed now and then.
+2. **what to verify**: their trees become one a sequence (``offer.py``), each node gets its chance (``chances.py``), and the
+   nodes of all sequences share one budget (``budget.py``) by T(rows) as it is now (``stepcost.py``).
+
+Goodput as the measure of a draft is SmartSpec's (Liu et al. 2024, TurboSpec), the budget over all requests by confidence
+DSpark's (2026); trees from several proposers, prices of asking, and judging nodes that were not verified are this project's.
+
+The clock decides how much is drafted, and never what is said: under ``exact`` the text is the plain sampler's, whatever the
+draft. Rules that compare the draft with the target's distribution (rejection, block) or relax it (typical) give another text
+for another draft; for them ``auto`` asks one proposer for drafts of one size, always, and leaves them as they are.
+
+A step without drafts is timed now and then, too: otherwise nobody would notice that plain decoding became the faster one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headstart.plan.budget import Budget, allot
+from headstart.plan.chances import Chances, OwnChances
+from headstart.plan.members import Member, Standing, situation
+from headstart.plan.offer import Offer
+from headstart.plan.profile import Clock
+from headstart.plan.stepcost import StepCost
+from headstart.proposers.base import Observation, Sequence
+from headstart.proposers.combined import walks_of
+from headstart.proposers.walk import Walk
+from headstart.tree import Tree
+
+MAX_NODES = 31  # of one sequence
+STEADY_NODES = 7
+_PLAIN_STEPS, _PLAIN_STEPS_CLEAR = 64, 256  # between timed plain steps; the second where drafts clearly pay
+_CLEAR = 1.3
+_MARGIN = 0.02  # planned gains below are as likely losses: the likeliest nodes are also the most overestimated ones
+_MAX_TIMED_ROWS = 4  # times the largest profiled count: steps that hold whole prompts say nothing of drafts
+
+
+@dataclass(slots=True)
+class _Book:
+    """What is held for a sequence in flight."""
+
+    own: OwnChances = field(default_factory=OwnChances)
+    standings: dict[int, Standing] = field(default_factory=dict)  # by the member's bit
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One member's part in the step under way."""
+
+    member: Member
+    entries: list[int]
+    situations: list[int]
+    is_probe: bool
+    seconds: float  # of asking; growing the tree, which is where walks do their work, comes on top
+
+
+@dataclass(slots=True)
+class _Pending:
+    """The step under way: what was offered, what was chosen, and when the forward began."""
+
+    sequences: ListOf[Sequence]
+    num_rows: int
+    positions: float
+    started: float  # of the proposing, then of the forward
+    offers: dict[int, Offer] = field(default_factory=dict)  # by sequence key
+    kept: dict[int, list[int]] = field(default_factory=dict)
+    asked: list[_Asked] = field(default_factory=list)
+    token_seconds: float = 0.0
+    row_seconds: float = 0.0
+    is_steady: bool = False  # drafts of one proposer and one size, whatever the clock says
+
+
+class AutoProposer:
+    """Asks its members as far as they pay."""
+
+    name = "auto"
+
+    def __init__(
+        self, members: ListOf[Member], cost: StepCost, *, steady: Member | None = None, clock: Clock = time.perf_counter
+    ) -> None:
+        """``members``: cheapest first, as they are asked. ``steady``: who is asked where the text depends on the drafts."""
+        self.members, self.cost, self._steady = list(members), cost, steady
+        self._clock = clock
+        self._chances = Chances()
+        self._books: dict[int, _Book] = {}
+        self._step = 0
+        self._num_rows = 0
+        self._pending: _Pending | None = None
+        self._rows_chosen: Counter[int] = Counter()
+        self._sequences_seen: Counter[int] = Counter()
+        self._advantage = 1.0  # of the last drafts over plain decoding, as planned
+        self._overhead = 0.0
+
+    def expect(self, num_rows: int) -> None:
+        """Rows that the coming step holds whatever is drafted: roots and chunks of prompts."""
+        self._num_rows, self._pending = num_rows, None
+
+    def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
+        """One tree a sequence, the root alone where nothing pays."""
+        started = self._clock()
+        self._step += 1
+        num_rows = max(self._num_rows, len(sequences))
+        positions = sum(len(sequence.tokens) for sequence in sequences) / len(sequences)
+        pending = _Pending(sequences, num_rows, positions, started, kept={sequence.key: [] for sequence in sequences})
+        if not all(map(_is_free, sequences)):
+            return self._unmoved(pending)
+        if not self._must_time_plain(num_rows):
+            self._ask(pending)
+        trees = self._drafts(pending) if pending.offers else [Tree.root(sequence.tokens[-1]) for sequence in sequences]
+        self._sequences_seen[len(sequences)] += 1
+        self._rows_chosen[sum(map(len, pending.kept.values()))] += 1
+        self._pending = pending
+        pending.started = self._clock()
+        self._overhead += 0.1 * (pending.started - started - self._overhead)
+        return trees
+
+    def observe(self, observations: ListOf[Observation]) -> None:
+        """Time the step, judge all that was offered, and pass on to each member what became of its own tree."""
+        pending, self._pending = self._pending, None
+        if pending is not None and not pending.is_steady:
+            self._time(pending)
+        right: Counter[int] = Counter()
+        for observation in observations:
+            offer = pending.offers.get(observation.key) if pending else None
+            if pending is not None and offer is not None:
+                self._judge(observation, offer, pending.kept.get(observation.key, ()), right)
+        for member in self.members:
+            member.proposer.observe([self._as_seen_by(member, observation, pending) for observation in observations])
+        if pending is not None:
+            self._repeat_probes(pending, right)
+
+    def forget(self, key: int) -> None:
+        """The sequence left."""
+        self._books.pop(key, None)
+        for member in self.members:
+            member.proposer.forget(key)
+
+    def describe(self) -> dict[str, Any]:
+        """Why it does what it does: the profile, the members' costs and earnings, and the rows that were chosen."""
+        profile = self.cost.profile
+        now = [self.cost.seconds(rows) for rows in profile.rows]
+        return {
+            "profile": {
+                "rows": list(profile.rows),
+                "ms_at_load": [1000 * t for t in profile.seconds],
+                "ms_now": [1000 * t for t in now],
+                "context": profile.context,
+                "us_per_row_and_position": 1e6 * profile.row_position_seconds,
+            },
+            "members": [member.describe() for member in self.members],
+            "steps": self._step,
+            "steps_by_drafted_rows": {str(rows): n for rows, n in sorted(self._rows_chosen.items())},
+            "steps_by_sequences": {str(count): n for count, n in sorted(self._sequences_seen.items())},
+            "overhead_ms": 1000 * self._overhead,
+        }
+
+    def _unmoved(self, pending: _Pending) -> list[Tree]:
+        """Drafts that depend on neither clock nor neighbours."""
+        pending.is_steady, self._pending = True, pending
+        if self._steady is None:
+            return [Tree.root(sequence.tokens[-1]) for sequence in pending.sequences]
+        return self._steady.proposer.propose(
+            [replace(sequence, max_nodes=min(sequence.max_nodes, STEADY_NODES)) for sequence in pending.sequences]
+        )
+
+    def _must_time_plain(self, num_rows: int) -> bool:
+        """Whether plain decoding was not timed for so long that its price is a guess."""
+        patience = _PLAIN_STEPS_CLEAR if self._advantage > _CLEAR else _PLAIN_STEPS
+        return self.cost.num_steps_unseen(num_rows) >= patience
+
+    def _ask(self, pending: _Pending) -> None:
+        """Ask the members in turn, each for the sequences where that pays."""
+        sequences = pending.sequences
+        books = [self._book(sequence.key) for sequence in sequences]
+        step_seconds = self.cost.seconds(pending.num_rows, pending.positions)
+        walks: list[dict[int, Walk]] = [{} for _ in sequences]
+        sizes = [0] * len(sequences)
+        for member in self.members:
+            where = [situation(map(_first_estimate, said.values())) for said in walks]
+            standings = [(_standing(book, member), place) for book, place in zip(books, where, strict=True)]
+            entries, is_probe = member.chosen(standings, self._step, step_seconds)
+            if not entries:
+                continue
+            asking = [replace(sequences[i], max_nodes=standings[i][0].num_asked(sequences[i].max_nodes)) for i in entries]
+            began = self._clock()
+            found = walks_of(member.proposer, asking)
+            asked = _Asked(member, entries, [where[i] for i in entries], is_probe, self._clock() - began)
+            pending.asked.append(asked)
+            for i, sequence, walk in zip(entries, asking, found, strict=True):
+                walks[i][member.bit] = walk
+                sizes[i] = min(sizes[i] + sequence.max_nodes, sequences[i].max_nodes)
+        began = self._clock()
+        for i, sequence in enumerate(sequences):
+            if walks[i]:
+                offer = Offer.of(sequence.tokens[-1], walks[i], sizes[i], sequence.max_depth)
+                offer.weigh(self._chances, books[i].own)
+                pending.offers[sequence.key] = offer
+        growth = (self._clock() - began) / max(len(pending.asked), 1)
+        for asked in pending.asked:
+            asked.member.called(len(asked.entries), asked.seconds + growth, is_probe=asked.is_probe)
+
+    def _drafts(self, pending: _Pending) -> list[Tree]:
+        """Share the budget, and book what each member's nodes earn."""
+        sequences, offers = pending.sequences, pending.offers
+        reaches = [offers[s.key].reaches if s.key in offers else [1.0] for s in sequences]
+        num_offered = sum(len(reach) - 1 for reach in reaches)
+        overhead = self._clock() - pending.started
+        seconds = self._seconds(pending, num_offered, overhead)
+        budget = allot(reaches, len(sequences), seconds, margin=_MARGIN)
+        plain_rate = len(sequences) / (seconds[0] - overhead)
+        self._advantage += 0.1 * (budget.rate / plain_rate - self._advantage)
+        self._book_gains(pending, budget, seconds)
+        trees = []
+        for sequence, rows in zip(sequences, budget.rows, strict=True):
+            offer = offers.get(sequence.key)
+            pending.kept[sequence.key] = rows = rows[: sequence.max_nodes]
+            trees.append(offer.tree(rows) if offer and rows else Tree.root(sequence.tokens[-1]))
+        return trees
+
+    def _seconds(self, pending: _Pending, num_offered: int, overhead: float) -> list[float]:
+        """What the step costs with 0, 1, 2, ... drafted nodes; prompts in it are paid for anyhow, but crowd the rows."""
+        rows, num_sequences = pending.num_rows, len(pending.sequences)
+        times = self.cost.range(rows, rows + num_offered, pending.positions)
+        sunk = times[0] - self.cost.seconds(num_sequences, pending.positions) if rows > num_sequences else 0.0
+        return [t - sunk + overhead for t in times]
+
+    def _book_gains(self, pending: _Pending, budget: Budget, seconds: ListOf[float]) -> None:
+        """Seconds that each asked member's own nodes save: their tokens at the step's price, less their rows."""
+        num_kept = sum(map(len, budget.rows))
+        pending.token_seconds = 1 / budget.rate
+        steepest = min(len(seconds) - 1, max(num_kept, 1))
+        pending.row_seconds = row_seconds = (seconds[steepest] - seconds[0]) / steepest if steepest else 0.0
+        cheaper = 0
+        for asked in pending.asked:
+            member = asked.member
+            for i, where in zip(asked.entries, asked.situations, strict=True):
+                key = pending.sequences[i].key
+                offer, book = pending.offers[key], self._book(key)
+                own = [r for r in budget.rows[i] if offer.owners[r] & member.bit and not offer.owners[r] & cheaper]
+                num_taken = sum(1 for r in budget.rows[i] if offer.owners[r] & member.bit)
+                gain = sum(offer.reaches[r] for r in own) * pending.token_seconds - len(own) * row_seconds
+                member.earned(_standing(book, member), where, gain, num_taken, is_probe=asked.is_probe)
+            cheaper |= member.bit
+
+    def _time(self, pending: _Pending) -> None:
+        """Learn what the step cost, unless it held long prompts."""
+        rows = pending.num_rows + sum(map(len, pending.kept.values()))
+        if rows <= _MAX_TIMED_ROWS * self.cost.profile.rows[-1]:
+            self.cost.observe(rows, self._clock() - pending.started, pending.positions)
+
+    def _judge(self, observation: Observation, offer: Offer, kept: ListOf[int], right: Counter[int]) -> None:
+        """Learn from all that was offered; count what was verified, and whose first guess was right."""
+        path = offer.learn(observation.tokens, self._chances, self._book(observation.key).own)
+        accepted = set(path) & set(kept)
+        for member in self.members:
+            bit, earnings = member.bit, member.earnings
+            right[bit] += bool(path and offer.owners[path[0]] & bit)
+            earnings.num_verified += sum(1 for row in kept if offer.owners[row] & bit)
+            earnings.num_accepted += sum(1 for row in accepted if offer.owners[row] & bit)
+
+    def _repeat_probes(self, pending: _Pending, right: Counter[int]) -> None:
+        """A probe whose right guesses would have paid, had they been believed, is repeated at once."""
+        for asked in pending.asked:
+            if asked.is_probe:
+                worth = right[asked.member.bit] * (pending.token_seconds - pending.row_seconds)
+                if worth > asked.member.cost.seconds(len(asked.entries)):
+                    asked.member.probe_again(self._step)
+
+    def _as_seen_by(self, member: Member, observation: Observation, pending: _Pending | None) -> Observation:
+        """With the member's own estimates of the verified nodes, 0 where it did not name them; a prompt's pass as it is."""
+        if pending is None or observation.key not in pending.kept or (pending.is_steady and member is self._steady):
+            return observation
+        offer = pending.offers.get(observation.key)
+        if offer is None:
+            return observation  # the root alone
+        return replace(observation, tree=offer.own_tree(observation.tree, pending.kept[observation.key], member.bit))
+
+    def _book(self, key: int) -> _Book:
+        book = self._books.get(key)
+        if book is None:
+            book = self._books[key] = _Book()
+        return book
+
+
+def _standing(book: _Book, member: Member) -> Standing:
+    standing = book.standings.get(member.bit)
+    if standing is None:
+        standing = book.standings[member.bit] = Standing()
+    return standing
+
+
+def _first_estimate(walk: Walk) -> float:
+    """Of the likeliest first token."""
+    state = walk.start()
+    return 0.0 if state is None else max(walk.children(state).values(), default=0.0)
+
+
+def _is_free(sequence: Sequence) -> bool:
+    """Whether the text is the same for any draft: the rule is ``exact``, or a rule by ratios that has nothing to weigh."""
+    return sequence.choice == "coupled" or (sequence.choice == "drawn" and sequence.sampler.sampling.temperature == 0)

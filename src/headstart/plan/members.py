@@ -1,0 +1,195 @@
+"""One proposer among those that ``auto`` may ask: what asking costs, what it earned, and when it is tried again.
+
+*Cost*: seconds of a call as ``fixed + per_sequence * k`` for k sequences, a least-squares line through the calls so far, older
+ones forgotten. A trial at load gives the first of them.
+
+*Earnings*: seconds that a member's own nodes save in a step, as the budget saw them: the sum of their reaches times the
+seconds of a token, less the rows they take. A node that a cheaper member offers as well is that one's. The mean is kept for
+each sequence and, as the start of new ones, over all; and apart by how sure the cheaper members already are of the next token:
+heads are worth little while a long copy runs, and much where it ends.
+
+*Probing*: a member that does not earn its cost is left alone and asked again now and then; its nodes still take no row unless
+they pay. Probes take at most a hundredth of the time, and ever less while they fail. A probe whose right guesses would have
+paid is repeated at once, so that text which becomes predictable is noticed within a few steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headstart.proposers.base import Proposer
+
+NUM_SITUATIONS = 3
+_SURE = (0.3, 0.7)  # estimates that tell situations apart
+_COST_FORGET = 0.95
+_COST_OUTLIER = 3.0
+_GAIN_STEP, _PROBE_STEP, _POOLED_STEP = 0.2, 0.5, 0.05
+_PROBE_SHARE = 0.01
+_MIN_PROBE_STEPS, _MAX_DOUBLINGS = 8, 4
+_UNTRIED = 1.0  # seconds
+_LESS_WHERE_SURE = 0.4  # what a member earns where the cheaper ones are one step surer, until it is known
+_FIRST_SIZE, _SPARE_SIZE, _GROWTH = 8, 3, 1.5
+
+
+def situation(first_estimates: Iterable[float]) -> int:
+    """How sure the surest of the cheaper members is of the next token: hardly, somewhat, very."""
+    surest = max(first_estimates, default=0.0)
+    return sum(surest >= border for border in _SURE)
+
+
+class Cost:
+    """Seconds of a call by its number of sequences."""
+
+    def __init__(self) -> None:
+        self._weight = self._k = self._kk = self._t = self._kt = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there was a call."""
+        return self._weight > 0
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """Fixed seconds and seconds a sequence; nothing is known of their shares as long as all calls were equally large."""
+        if not self.is_known:
+            return 0.0, 0.0
+        mean_k, mean_t = self._k / self._weight, self._t / self._weight
+        variance = self._kk / self._weight - mean_k**2
+        if variance < 1e-6 * mean_k**2:
+            return mean_t / 2, mean_t / 2 / mean_k
+        slope = (self._kt / self._weight - mean_k * mean_t) / variance
+        slope = min(max(slope, 0.0), mean_t / mean_k)
+        return mean_t - slope * mean_k, slope
+
+    def seconds(self, num_sequences: int) -> float:
+        """Of a call for so many sequences."""
+        fixed, each = self.line
+        return fixed + each * num_sequences
+
+    def observe(self, num_sequences: int, seconds: float) -> None:
+        """A call took so long; what took far longer than expected was disturbed."""
+        if self._weight > 2:
+            seconds = min(seconds, _COST_OUTLIER * self.seconds(num_sequences))
+        for name, value in (("_weight", 1.0), ("_k", num_sequences), ("_kk", num_sequences**2), ("_t", seconds)):
+            setattr(self, name, _COST_FORGET * getattr(self, name) + value)
+        self._kt = _COST_FORGET * self._kt + num_sequences * seconds
+
+
+@dataclass(slots=True)
+class Standing:
+    """What a member earned in one sequence."""
+
+    gains: list[float | None] = field(default_factory=lambda: [None] * NUM_SITUATIONS)
+    size: float = _FIRST_SIZE  # nodes that found a row lately
+
+    def num_asked(self, most: int) -> int:
+        """Nodes to ask for: a few more than lately found a row."""
+        return min(most, math.ceil(_GROWTH * self.size) + _SPARE_SIZE)
+
+
+@dataclass(slots=True)
+class Earnings:
+    """Sums for the explanation."""
+
+    num_calls: int = 0
+    num_asked: int = 0  # sequences, summed over the calls
+    num_probes: int = 0  # of them
+    seconds: float = 0.0
+    num_verified: int = 0
+    num_accepted: int = 0
+    saved_seconds: float = 0.0  # as planned, less rows, before the member's own cost
+
+
+class Member:
+    """A proposer with its books."""
+
+    def __init__(self, name: str, proposer: Proposer, bit: int) -> None:
+        """``bit``: marks the member's nodes; cheaper members have lower ones."""
+        self.name, self.proposer, self.bit = name, proposer, bit
+        self.cost, self.earnings = Cost(), Earnings()
+        self._pooled: list[float | None] = [None] * NUM_SITUATIONS
+        self._due = 0
+        self._doublings = 0
+
+    def chosen(self, standings: Sequence[tuple[Standing, int]], step: int, step_seconds: float) -> tuple[list[int], bool]:
+        """Which sequences to ask, by (standing, situation), and whether it is a probe.
+
+        Those with the largest gains are taken as long as the sum of gains less the cost of the call grows.
+        """
+        if self._due and step >= self._due:
+            self._postpone(step, step_seconds, len(standings))
+            return list(range(len(standings))), True
+        fixed, each = self.cost.line
+        gains = sorted(((self._gain(*entry), i) for i, entry in enumerate(standings)), reverse=True)
+        total = best_total = 0.0
+        best = 0
+        for count, (gain, _) in enumerate(gains, start=1):
+            total += gain - each
+            if total - fixed > best_total:
+                best, best_total = count, total - fixed
+        if best:
+            self._due = 0
+        elif not self._due:
+            self._doublings = 0
+            self._postpone(step, step_seconds, len(standings))
+        return sorted(i for _, i in gains[:best]), False
+
+    def earned(self, standing: Standing, where: int, gain: float, num_verified: int, is_probe: bool) -> None:
+        """An asked sequence's nodes earned so many seconds in a step, before the cost of asking."""
+        pooled, own = self._pooled[where], standing.gains[where]
+        own = pooled if own is None else own
+        step = _PROBE_STEP if is_probe else _GAIN_STEP
+        standing.gains[where] = gain if own is None else own + step * (gain - own)
+        self._pooled[where] = gain if pooled is None else pooled + _POOLED_STEP * (gain - pooled)
+        standing.size = max(num_verified, standing.size + 0.2 * (num_verified - standing.size))
+        self.earnings.saved_seconds += gain
+
+    def called(self, num_sequences: int, seconds: float, *, is_probe: bool) -> None:
+        """The member was asked for so many sequences."""
+        self.cost.observe(num_sequences, seconds)
+        own = self.earnings
+        own.num_calls += 1
+        own.num_asked += num_sequences
+        own.num_probes += num_sequences * is_probe
+        own.seconds += seconds
+
+    def probe_again(self, step: int) -> None:
+        """The last probe knew what came: ask again at once."""
+        if self._due:
+            self._due = step + 1
+
+    def describe(self) -> dict[str, Any]:
+        """Costs and earnings, in milliseconds."""
+        fixed, each = self.cost.line
+        own = self.earnings
+        return {
+            "proposer": self.name,
+            "cost_ms": 1000 * (fixed + each),
+            "cost_ms_fixed": 1000 * fixed,
+            "cost_ms_per_sequence": 1000 * each,
+            "calls": own.num_calls,
+            "asked": own.num_asked,
+            "probes": own.num_probes,
+            "propose_ms": 1000 * own.seconds,
+            "verified": own.num_verified,
+            "accepted": own.num_accepted,
+            "saved_ms": 1000 * own.saved_seconds,
+            "is_on": not self._due,
+        }
+
+    def _gain(self, standing: Standing, where: int) -> float:
+        """Seconds that asking may save: as in this situation so far, else as a part of a similar one, else worth a trial."""
+        for less_sure in range(where + 1):
+            for gains in (standing.gains, self._pooled):
+                known = gains[where - less_sure]
+                if known is not None:
+                    return known * _LESS_WHERE_SURE**less_sure
+        return _UNTRIED
+
+    def _postpone(self, step: int, step_seconds: float, num_sequences: int) -> None:
+        steps = max(self.cost.seconds(num_sequences) / (_PROBE_SHARE * step_seconds), _MIN_PROBE_STEPS)
+        self._due = step + math.ceil(steps * 2**self._doublings)
+        self._doublings = min(self._doublings + 1, _MAX_DOUBLINGS)

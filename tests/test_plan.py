@@ -1,0 +1,253 @@
+"""Costs and budgets: T(rows) measured, cached and corrected; which nodes are worth a row."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart.cache import VARIABLE
+from headstart.plan.budget import allot
+from headstart.plan.chances import Chances, OwnChances
+from headstart.plan.profile import Profile, interpolated, measured, spot_check
+from headstart.plan.profile_cache import KIND, key_of, profile_of
+from headstart.plan.stepcost import StepCost
+from scripted import random_target
+from synthetic import BFLOAT16, Clock, SyntheticTarget, table_cost
+
+PROFILE = Profile((1, 8, 16, 32), (0.008, 0.010, 0.014, 0.026), 256, 1e-7)
+
+
+def target_of(clock: Clock, **options: object) -> SyntheticTarget:
+    return SyntheticTarget(random_target(0, 20).next_logits, 20, clock, BFLOAT16, **options)
+
+
+# budget
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[list[tuple[int, float]]]:
+    """Some trees as (parent, reach) a row; the root has no parent."""
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        rows = [(-1, 1.0)]
+        for _ in range(draw(st.integers(0, 3))):
+            parent = draw(st.integers(0, len(rows) - 1))
+            rows.append((parent, rows[parent][1] * draw(st.sampled_from((0.0, 0.1, 0.4, 0.5, 0.9, 1.0)))))
+        found.append(rows)
+    return found
+
+
+@given(trees(), st.lists(st.floats(0, 2), min_size=10, max_size=10))
+def test_no_set_of_whole_paths_gives_more_tokens_a_second(forest: list[list[tuple[int, float]]], steps: list[float]) -> None:
+    seconds = [1.0 + sum(steps[:k]) for k in range(10)]  # any rising T, convex or not
+    budget = allot([[reach for _, reach in tree] for tree in forest], len(forest), seconds)
+    nodes = [(s, r) for s, tree in enumerate(forest) for r in range(1, len(tree))]
+    best = 0.0
+    for size in range(len(nodes) + 1):
+        for chosen in itertools.combinations(nodes, size):
+            if all(forest[s][r][0] == 0 or (s, forest[s][r][0]) in chosen for s, r in chosen):
+                best = max(best, (len(forest) + sum(forest[s][r][1] for s, r in chosen)) / seconds[size])
+    assert budget.rate == pytest.approx(best)
+    for tree, rows in zip(forest, budget.rows, strict=True):
+        assert rows == sorted(rows)
+        assert all(tree[row][0] in (0, *rows) for row in rows), "a node was chosen without its parent"
+
+
+def test_a_step_of_t_is_looked_over() -> None:
+    """The ninth row opens a new tile and does not pay, the ten behind it fill it and do."""
+    seconds = [1.0] * 8 + [1.8] * 24
+    budget = allot([[1.0] + [0.95] * 31], 1.0, seconds)
+    assert len(budget.rows[0]) == 31
+
+
+def test_nothing_is_drafted_where_every_row_costs_a_step() -> None:
+    budget = allot([[1.0, 0.9], [1.0, 0.99]], 2.0, [1.0, 2.0, 3.0])
+    assert budget.rows == [[], []]
+    assert budget.num_tokens == 2.0
+
+
+def test_a_gain_within_the_margin_is_left() -> None:
+    reaches, seconds = [[1.0, 0.11]], [1.0, 1.1]
+    assert allot(reaches, 1.0, seconds).rows == [[1]]
+    assert allot(reaches, 1.0, seconds, margin=0.02).rows == [[]]
+
+
+def test_rows_go_to_the_likeliest_nodes_of_all_sequences() -> None:
+    budget = allot([[1.0, 0.2, 0.1], [1.0, 0.9, 0.8]], 2.0, [1.0, 1.05, 1.1, 1.6, 2.2])
+    assert budget.rows == [[], [1, 2]]
+
+
+# profile
+
+
+@given(
+    st.lists(st.floats(1e-4, 1.0), min_size=2, max_size=6),
+    st.lists(st.integers(1, 200), min_size=1, max_size=20),
+)
+def test_interpolation_never_falls_and_hits_what_was_measured(times: list[float], wanted: list[int]) -> None:
+    rows = [2**i for i in range(len(times))]
+    found = interpolated(rows, times, sorted(wanted))
+    assert all(a <= b for a, b in itertools.pairwise(found))
+    assert interpolated(rows, sorted(times), rows) == pytest.approx(sorted(times))
+
+
+def test_profile_finds_the_costs_of_rows_and_of_positions() -> None:
+    clock = Clock()
+    target = target_of(clock)
+    profile = measured(target, clock=clock)
+    assert target.num_open == 0, "slots were left open"
+    assert clock.now < 0.6
+    assert profile.row_position_seconds == pytest.approx(0.25e-6, rel=1e-3)
+    for rows, seconds in zip(profile.rows, profile.seconds, strict=True):
+        assert seconds == pytest.approx(BFLOAT16(rows, rows * profile.context), rel=1e-3)
+
+
+def test_a_slow_model_is_measured_at_a_few_row_counts() -> None:
+    clock = Clock()
+    target = target_of(clock)
+    target.speed = 50.0
+    profile = measured(target, clock=clock)
+    assert profile.rows == (1, 4, 8, 16)
+
+
+def test_a_short_context_is_no_obstacle() -> None:
+    clock = Clock()
+    profile = measured(target_of(clock, context_limit=12), clock=clock)
+    assert profile.rows[0] == 1
+    assert profile.rows[-1] < 12
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds"),
+    [((), ()), ((2,), (1.0,)), ((1, 1), (1.0, 1.0)), ((1,), (0.0,)), ((1,), (float("nan"),)), ((1, 2), (1.0,))],
+)
+def test_impossible_profiles_are_refused(rows: tuple[int, ...], seconds: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="profile"):
+        Profile(rows, seconds)
+
+
+# its cache
+
+
+def test_a_profile_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    clock = Clock()
+    target = target_of(clock)
+    first = profile_of(target, clock=clock)
+    started = clock.now
+    assert profile_of(target, clock=clock) == first
+    assert clock.now - started < 0.1, "it was measured again"
+    assert [file.suffix for file in (tmp_path / KIND).iterdir()] == [".json"], "a temporary file was left"
+
+
+def test_a_cached_profile_that_is_no_longer_true_is_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    clock = Clock()
+    target = target_of(clock)
+    profile_of(target, clock=clock)
+    target.cost = table_cost({1: 1.0, 8: 8.0, 64: 64.0})
+    found = profile_of(target, clock=clock)
+    assert found.seconds[found.rows.index(8)] == pytest.approx(0.008, rel=0.01)
+    target.speed = 3.0  # a slower machine has the same shape
+    assert spot_check(target, found, clock=clock)
+
+
+@pytest.mark.parametrize("change", ["engine", "dtype", "fingerprint"])
+def test_another_model_has_another_profile(change: str) -> None:
+    target = target_of(Clock())
+    key = key_of(target)
+    setattr(target, change, "other")
+    assert key_of(target) != key
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"context": ', '"context": -'),
+        lambda text: text.replace('"rows": [\n   1,', '"rows": [\n   2,'),
+        lambda text: text.replace('"seconds"', '"times"'),
+        lambda text: text.replace('"value": {', '"value": 1, "other": {'),
+        lambda text: "[" * 100_000,
+        lambda text: "\x00",
+    ],
+)
+def test_a_damaged_profile_is_measured_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[str], str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    clock = Clock()
+    target = target_of(clock)
+    profile = profile_of(target, clock=clock)
+    (file,) = (tmp_path / KIND).iterdir()
+    whole = file.read_text()
+    assert damage(whole) != whole
+    file.write_text(damage(whole))
+    started = clock.now
+    assert profile_of(target, clock=clock).rows == profile.rows
+    assert clock.now - started > 0.1
+    assert file.read_text()[:20] == whole[:20], "the damaged file stays"
+
+
+# its correction
+
+
+def test_a_slower_machine_is_followed_at_rows_that_were_not_seen() -> None:
+    cost = StepCost(PROFILE)
+    for _ in range(300):
+        for rows in (1, 8):
+            cost.observe(rows, 2 * PROFILE.seconds[PROFILE.rows.index(rows)])
+    assert cost.seconds(1) == pytest.approx(0.016, rel=0.05)
+    assert cost.seconds(32) == pytest.approx(0.052, rel=0.6)
+    assert cost.seconds(32) > 0.026
+
+
+def test_each_row_count_is_corrected_by_itself() -> None:
+    cost = StepCost(PROFILE)
+    for _ in range(300):
+        cost.observe(1, 0.008)
+        cost.observe(8, 0.013)
+    assert cost.seconds(1) == pytest.approx(0.008, rel=0.05)
+    assert cost.seconds(8) == pytest.approx(0.013, rel=0.05)
+
+
+def test_single_slow_steps_hardly_count() -> None:
+    cost = StepCost(PROFILE)
+    for step in range(200):
+        cost.observe(1, 0.8 if step % 10 == 0 else 0.008)
+    assert cost.seconds(1) == pytest.approx(0.008, rel=0.1)
+
+
+def test_longer_contexts_cost_more_for_each_row() -> None:
+    cost = StepCost(PROFILE)
+    assert cost.seconds(8, 1256) - cost.seconds(8, 256) == pytest.approx(8 * 1000 * 1e-7)
+    assert cost.range(1, 8, 256) == pytest.approx([cost.seconds(n) for n in range(1, 9)])
+    assert min(cost.range(1, 8, 0)) > 0
+
+
+def test_unseen_row_counts_are_known() -> None:
+    cost = StepCost(PROFILE)
+    for _ in range(50):
+        cost.observe(8, 0.010)
+    assert cost.num_steps_unseen(8) == 0
+    assert cost.num_steps_unseen(1) == 50
+
+
+# chances
+
+
+def test_chances_approach_what_happens() -> None:
+    chances, own = Chances(), OwnChances()
+    assert chances.scaled(2, 1, 0.6) == pytest.approx(0.6)
+    for step in range(400):
+        chances.observe(2, 1, 0.6, step % 5 == 0)
+        own.observe(2, 0.6, step % 5 == 0)
+    assert chances.scaled(2, 1, 0.6) == pytest.approx(0.2, abs=0.04)
+    assert 0.6 * own.factor(2) == pytest.approx(0.2, abs=0.08)
+    assert chances.scaled(2, 1, 0.1) == pytest.approx(0.1), "another size of estimate was not seen"
+    assert chances.scaled(4, 1, 0.6) == pytest.approx(0.6), "nor another kind"
