@@ -18,7 +18,7 @@ from headstart.proposers.combined import CombinedProposer, Tally
 from headstart.proposers.draft_model import DraftModelProposer
 from headstart.proposers.ngram import NgramProposer
 from headstart.proposers.suffix import SuffixProposer
-from headstart.proposers.walk import MIN_REACH, TreeWalk, combine, grow
+from headstart.proposers.walk import MIN_REACH, DepthWalk, TreeWalk, combine, grow
 from headstart.sampling import Sampler, Sampling
 from headstart.target.base import Feed
 from headstart.tree import ROOT, Draws, Tree, TreeBuilder
@@ -147,6 +147,20 @@ def test_draws_stay_with_the_node_whose_children_they_are() -> None:
     assert one is not None and three is not None
     assert tree.drawn(one) == (draws[1],)
     assert tree.drawn(three) == ()
+
+
+def test_parallel_guesses_weigh_less_behind_a_path_that_they_do_not_know() -> None:
+    guesses = DepthWalk(np.array([[1, 2], [3, 4]]), np.array([[0.5, 0.2], [0.6, 0.0]]))
+    alone = grow(0, [guesses], 9, 9)
+    assert words(alone.tree) == {(1,), (2,), (1, 3), (2, 3)}
+    assert sorted(alone.tree.probabilities) == [0.2, 0.5, 0.6, 0.6, 1.0]
+    beside = grow(0, [guesses, TreeWalk(Tree.chain([0, 1, 5], [1.0, 0.5, 0.5]))], 9, 9)
+    one = beside.tree.child(ROOT, 1)
+    assert one is not None
+    three = beside.tree.child(one, 3)
+    assert three is not None
+    assert beside.tree.probabilities[three] == pytest.approx(combine([{3: 0.48}, {5: 0.5}])[3])
+    assert beside.estimates[three] == (0.6, 0.0)  # what it said, so that it can learn how good that was
 
 
 def test_two_members_of_one_name_are_refused() -> None:

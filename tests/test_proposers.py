@@ -105,8 +105,8 @@ PROPOSERS: Mapping[str, Callable[[ScriptedTarget], Proposer]] = {
     "suffix": lambda target: SuffixProposer(),
     "combined": lambda target: CombinedProposer([SuffixProposer(), medusa(target)]),
     "combined static": lambda target: CombinedProposer([medusa(target, "static"), NgramProposer()]),
-    "combined with a draft": lambda target: CombinedProposer(
-        [SuffixProposer(), medusa(target), DraftModelProposer(noisy_draft(target))]
+    "combined of many": lambda target: CombinedProposer(
+        [SuffixProposer(), medusa(target), hydra(target), mtp(target), DraftModelProposer(noisy_draft(target))]
     ),
     "medusa dynamic": lambda target: medusa(target),
     "medusa static": lambda target: medusa(target, "static"),

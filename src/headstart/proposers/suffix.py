@@ -127,6 +127,10 @@ class _Text:
         total = sum(values) + left * _NOISE_OF_OTHERS
         return {token: value / total for token, value in zip(found, values, strict=True)}
 
+    def beside(self, state: State, children: Children) -> Children:
+        """The same."""
+        return children
+
     def draws(self, state: State) -> tuple[Draws, ...]:
         """None: what is copied is not drawn."""
         return ()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from headstart.tree import ROOT, Draws, Tree
 
-_BEHIND_ANY_PATH = 0.8  # a guess for a depth, made without knowing the path, is worth that much less behind a given one
+_BEHIND_ANY_PATH = 0.8  # what a guess for a depth, made without knowing the path, is worth behind a given one
 _CERTAIN = 0.99
 MIN_REACH = 0.005  # paths that are less likely are left out: they would cost a row and hardly ever be right
 
@@ -45,6 +45,9 @@ class Walk(Protocol):
 
     def children(self, state: State) -> Children:
         """Tokens that may follow, with probabilities that add up to 1 at most."""
+
+    def beside(self, state: State, children: Children) -> Children:
+        """Its own children, as they weigh where others have something to say as well."""
 
     def step(self, state: State, token: int) -> State:
         """Its state behind a drafted token, which need not be its own."""
@@ -68,6 +71,10 @@ class TreeWalk:
         tree = self._tree
         return {tree.tokens[child]: tree.probabilities[child] for child in tree.children[state]}
 
+    def beside(self, state: State, children: Children) -> Children:
+        """The same."""
+        return children
+
     def step(self, state: State, token: int) -> State:
         """The row of the child that carries the token."""
         return self._tree.child(state, token)
@@ -82,11 +89,10 @@ class DepthWalk:
 
     def __init__(self, tokens: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Both are [K, R]: tokens of depth k + 1, and their probabilities; 0 is no guess."""
-        self._guesses: list[Children] = []
-        share = 1.0
-        for ids, guesses in zip(tokens.tolist(), values.tolist(), strict=True):
-            self._guesses.append({token: value * share for token, value in zip(ids, guesses, strict=True) if value > 0})
-            share = _BEHIND_ANY_PATH
+        self._guesses: list[Children] = [
+            {token: value for token, value in zip(ids, guesses, strict=True) if value > 0}
+            for ids, guesses in zip(tokens.tolist(), values.tolist(), strict=True)
+        ]
 
     def start(self) -> State:
         """The depth."""
@@ -95,6 +101,10 @@ class DepthWalk:
     def children(self, state: State) -> Children:
         """The guesses one deeper."""
         return self._guesses[state]
+
+    def beside(self, state: State, children: Children) -> Children:
+        """Guesses behind a path that they were made without are worth less."""
+        return {token: value * _BEHIND_ANY_PATH for token, value in children.items()} if state else children
 
     def step(self, state: State, token: int) -> State:
         """One deeper."""
@@ -127,7 +137,10 @@ def grow(root: int, walks: ListOf[Walk], max_nodes: int, max_depth: int) -> Grow
     def ask(row: int, states: list[State], reach: float, depth: int) -> None:
         nonlocal number
         said = [_NOTHING if state is None else walk.children(state) for walk, state in zip(walks, states, strict=True)]
-        for token, probability in combine(said).items():
+        heard = said
+        if len(said) - said.count(_NOTHING) > 1:
+            heard = [walk.beside(state, own) if own else own for walk, state, own in zip(walks, states, said, strict=True)]
+        for token, probability in combine(heard).items():
             value = reach * probability
             if value >= MIN_REACH:
                 number += 1
