@@ -1,8 +1,8 @@
 """Does speculation draw what the model would draw? For rules of acceptance that keep the distribution but not the tokens.
 
-Behind a prompt a thousand short answers are drawn with speculation, each with a seed of its own. The first token of an answer
-comes from the prompt's own pass, so it conditions the test but is not in it: what is tested are the tokens behind it, each
-against the target's exact processed distribution behind the very prefix that was drawn. Given the prefixes these draws are
+Behind a prompt a few hundred short answers are drawn with speculation, each with a seed of its own. The first token of an
+answer comes from the prompt's own pass, so it conditions the test but is not in it: what is tested are the tokens behind it,
+each against the target's exact processed distribution behind the very prefix that was drawn. Given the prefixes these draws are
 independent, so their chi-squares add up (``goodness.py``). Prefixes that were met too rarely to fill two cells say nothing and
 are left out; which ones these are depends on earlier tokens alone.
 

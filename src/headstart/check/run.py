@@ -51,6 +51,8 @@ def check(
     rule = chosen.rule(llm.rule)
     accelerated, skipped = _accelerated(llm, chosen, rule, num_nodes, options or {})
     chosen_prompts = prompt_set(_built_in(llm) if prompts is None else prompts, chosen.limit)
+    if prompts is None:
+        chosen_prompts = replace(chosen_prompts, name="the built-in set")
     encoded = _encode(llm, chosen_prompts)
     names = [prompt.id for prompt in chosen_prompts.prompts]
     kinds = samplings(rule, chosen.max_tokens, chosen.seed)

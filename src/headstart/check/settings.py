@@ -17,7 +17,7 @@ class CheckSettings:
     limit: int | None = None  # prompts, spread evenly over the categories; None: all
     max_tokens: int = 48  # tokens of each answer, at most
     batch: int = 4  # sequences in flight with speculation; plain decoding has one
-    draws: int = 1000  # samples behind each prompt of the test of the distribution
+    draws: int = 400  # samples behind each prompt of the test of the distribution
     level: float = 0.001  # share of sound runs whose distribution is called biased
     seed: int = 0
 
