@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from headstart.accept import Draft, Questions, Rule, Verdict, exact
 from headstart.decode import Decoder
 from headstart.errors import HeadsError
 from headstart.first_use import check_first_use
+from headstart.proposers.base import Proposer
+from headstart.proposers.choose import Guesser
 from scripted import MixProposer, ScriptedTarget, random_target
 from test_llm import byte_tokenizer
 
@@ -37,7 +40,8 @@ def first_use(model: ScriptedTarget, tensors: dict[str, Any] = TENSORS, seconds:
     """Forwards that it took."""
     encode = byte_tokenizer([]).encode
     before = model.num_forwards
-    check_first_use(model, MixProposer(model, 6), tensors, encode, num_nodes=6, seconds=seconds)
+    heads: Any = SimpleNamespace(config=SimpleNamespace(kind="mix"), tensors=tensors)
+    check_first_use(model, heads, encode, lambda: Guesser("mix", MixProposer(model, 6), 6), seconds=seconds)
     assert model.num_open == 0
     return model.num_forwards - before
 
@@ -114,11 +118,22 @@ def test_loading_heads_checks_them_once(monkeypatch: pytest.MonkeyPatch) -> None
         return 1
 
     monkeypatch.setattr("headstart.first_use._compare", compared)
-    for _ in range(2):
-        hs.load("smollm2", proposer="medusa")
+    for proposer in ("medusa", "medusa", "ngram"):
+        hs.load("smollm2", proposer=proposer)
         assert seen == ["compared"]
-    hs.load("smollm2", proposer="ngram")
-    assert seen == ["compared"]
+
+
+def test_heads_that_are_one_of_several_proposers_are_checked_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def compared(target: object, proposer: Proposer, *_: object) -> int:
+        asked.append(proposer.name)
+        return 1
+
+    monkeypatch.setattr("headstart.first_use._compare", compared)
+    llm = hs.load("smollm2", proposer="combined")
+    assert llm.heads is not None
+    assert asked == [llm.heads.config.kind]
 
 
 def test_the_heads_that_ship_pass(folder: Path) -> None:

@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from headstart.cache import recall, remember
 from headstart.decode import Decoder, Generation
 from headstart.errors import HeadsError
+from headstart.heads.base import Heads
 from headstart.lossless import compare
 from headstart.proposers.base import Proposer
+from headstart.proposers.choose import Guesser
 from headstart.sampling import Sampling
 from headstart.target.base import Target
 
@@ -50,20 +52,24 @@ Requests = Sequence[tuple[str, Sequence[int], Sampling]]
 
 def check_first_use(
     target: Target,
-    proposer: Proposer,
-    tensors: Mapping[str, NDArray[Any]],
+    heads: Heads,
     encode: Callable[[str], Sequence[int]],
+    guesser: Callable[[], Guesser],
     *,
-    num_nodes: int,
     seconds: float = _SECONDS,
 ) -> None:
-    """Compare plain and accelerated decoding once for these heads and this model; HeadsError at a difference."""
-    key = _key(target, proposer.name, tensors)
+    """Compare plain and accelerated decoding once for these heads and this model; HeadsError at a difference.
+
+    ``guesser`` gives the proposer that drafts with these heads alone, so that they are asked at every step.
+    """
+    key = _key(target, heads)
     if recall(_KIND, key) is not None:
         return
+    own = guesser()
+    assert own.proposer is not None
     requests = [(text, encode(text), sampling) for text in _TEXTS for sampling in _SAMPLINGS]
     requests = [request for request in requests if 0 < len(request[1]) < target.context_limit]
-    num_compared = _compare(target, proposer, requests, num_nodes, seconds)
+    num_compared = _compare(target, own.proposer, requests, own.num_nodes, seconds)
     remember(_KIND, key, {"tokens": num_compared})
 
 
@@ -98,14 +104,14 @@ def _decode(decoder: Decoder, requests: Requests, seconds: float) -> list[Genera
         decoder.close()
 
 
-def _key(target: Target, proposer: str, tensors: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+def _key(target: Target, heads: Heads) -> dict[str, str]:
     return {
         "headstart": import_module("headstart").__version__,
         "model": target.fingerprint,
         "engine": target.engine,
         "dtype": target.dtype,
-        "proposer": proposer,
-        "heads": _fingerprint(tensors),
+        "kind": heads.config.kind,
+        "heads": _fingerprint(heads.tensors),
     }
 
 

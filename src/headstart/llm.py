@@ -27,6 +27,7 @@ from headstart.tokenizer import Detokenizer, Tokenizer
 if TYPE_CHECKING:
     from headstart.heads.base import Heads
     from headstart.proposers.past import PastOutputs
+    from headstart.target.loading import Loaded
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A user's turn (plain text where the model has no chat template), or a conversation of role and content."""
@@ -392,11 +393,17 @@ def load(
     )
     source = asdict(loaded.source)
     llm = LLM(loaded.target, loaded.tokenizer, guesser, source=source, num_nodes=num_nodes, notes=loaded.notes, rule=rule)
-    if guesser.heads is not None and guesser.proposer is not None:
-        check_first_use(
-            loaded.target, guesser.proposer, guesser.heads.tensors, loaded.tokenizer.encode, num_nodes=llm.num_nodes
-        )
+    if guesser.heads is not None:
+        own = {"heads": heads, "allow_other_base": allow_other_base}
+        check_first_use(loaded.target, guesser.heads, loaded.tokenizer.encode, lambda: _of_heads(loaded, guesser, own))
     return llm
+
+
+def _of_heads(loaded: Loaded, guesser: Guesser, options: Mapping[str, Any]) -> Guesser:
+    """The proposer that drafts with a guesser's heads alone."""
+    assert guesser.heads is not None
+    kind = guesser.heads.config.kind
+    return guesser if guesser.name == kind else choose_proposer(kind, loaded.target, loaded.tokenizer, **options)
 
 
 def _check_texts(**options: object) -> None:

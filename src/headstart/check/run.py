@@ -23,7 +23,7 @@ from headstart.llm import LLM
 from headstart.measure.bench import check_arguments
 from headstart.measure.configurations import own_options
 from headstart.measure.prompts import Content, Prompt, PromptSet, prompt_set, spread
-from headstart.proposers.choose import PROPOSERS
+from headstart.proposers.choose import AUTO, PROPOSERS
 
 Progress = Callable[[float, float, str], None]
 """Called before and after each piece of work with what is done, what there is, and what it is."""
@@ -122,7 +122,7 @@ def _accelerated(
     llm: LLM, settings: CheckSettings, rule: Rule, num_nodes: int | None, options: Mapping[str, Any]
 ) -> tuple[list[LLM], list[tuple[str, str]]]:
     """The model with each proposer; of those that nobody asked for by name, the ones it cannot have are skipped."""
-    names = settings.proposers or tuple(name for name in PROPOSERS if name != _PLAIN)
+    names = settings.proposers or (*(name for name in PROPOSERS if name != _PLAIN), AUTO)
     found: list[LLM] = []
     skipped: list[tuple[str, str]] = []
     refused: list[HeadsError | RequestError] = []
