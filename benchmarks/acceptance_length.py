@@ -1,6 +1,6 @@
 """Acceptance length of the proposers over a whole prompt set.
 
-    python benchmarks/acceptance_length.py PROMPTS RECORD [--proposers combined,medusa,suffix,ngram] [--limit N]
+    python benchmarks/acceptance_length.py PROMPTS RECORD [--proposers combined,hydra,medusa,suffix,ngram] [--limit N]
 
 L does not depend on the batch, and plain decoding need not run beside it, so this is the cheap way over hundreds of prompts.
 Whether the tokens are plain's is what `bits.py` looks at; here all proposers must say the same, or there is no record. Native
@@ -19,7 +19,7 @@ from headstart.measure.record import Sample, commit, machine, versions
 from headstart.measure.report import save_json
 
 NODES, TOKENS, BATCH = 15, 128, 8
-PROPOSERS = "combined,medusa,suffix,ngram"
+PROPOSERS = "combined,hydra,medusa,suffix,ngram"
 
 
 def main() -> None:

@@ -264,6 +264,9 @@ NAMES = {
     "suffix": "`suffix`",
     "combined": "`combined`",
     "medusa": "`medusa`",
+    "hydra": "`hydra`",
+    "mtp": "`mtp`",
+    "auto": "`auto`",
     "draft_model": "`draft_model`",
 }
 
