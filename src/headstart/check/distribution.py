@@ -30,7 +30,7 @@ from headstart.tree import ROOT, Tree, TreeBuilder
 NUM_PROMPTS = 4
 NUM_TOKENS = 4  # of an answer: one from the prompt's pass, and steps whose drafts are two and three deep
 _IN_FLIGHT = 32  # answers to one prompt at once
-_LEAST_VISITS = 40  # of a prefix whose next token is tested
+_LEAST_VISITS = 12  # of a prefix whose next token is tested; two cells need ten
 KINDS: Mapping[str, Sampling] = {
     "top-k 8": Sampling(temperature=1.0, top_k=8),
     "top-p 0.9, penalties": Sampling(
