@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from collections.abc import Sequence as ListOf
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from headstart.accept import Draft, Rule, Verdict
+from headstart.accept import Draft, Rule, Verdict, choose_rule, rejection
 from headstart.check import check, goodness
 from headstart.check.distribution import KINDS, check_distribution, exact_distributions, transitions
 from headstart.check.identity import GREEDY, SAMPLED
@@ -19,7 +20,8 @@ from headstart.errors import DataError, HeadsError, RequestError
 from headstart.llm import LLM
 from headstart.proposers.base import Sequence
 from headstart.proposers.choose import Guesser
-from headstart.tree import ROOT, Tree, TreeBuilder
+from headstart.proposers.draft_model import DraftModelProposer
+from headstart.tree import ROOT, Draws, Tree, TreeBuilder
 from scripted import (
     HalfProposer,
     MixProposer,
@@ -31,6 +33,7 @@ from scripted import (
     random_target,
 )
 from test_llm import byte_tokenizer
+from test_proposers import noisy_draft
 
 PROMPTS = ["why?", "so it goes, so it goes", "1, 2, 3"]
 
@@ -257,6 +260,57 @@ def test_rules_that_keep_the_distribution_pass(rule: Any, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("rule", [likes_drafts, forgets_the_residual, takes_second_best])
 def test_biased_rules_are_found(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert suspect(walk(rule), monkeypatch).result.p_value < 0.001
+
+
+Weighed = Generator[tuple[int, float], None, NDArray[np.float64]]
+
+
+def independent_tests(p: NDArray[np.float64], draws: ListOf[Draws]) -> Weighed:
+    """Every draw against p itself, one residual in the end."""
+    (one,) = draws
+    q = np.zeros_like(p)
+    q[one.ids] = one.probabilities
+    for token in one.tokens:
+        yield token, min(1.0, float(p[token] / q[token]))
+    residual = np.maximum(p - q, 0)
+    return residual / residual.sum() if residual.sum() > 0 else p
+
+
+def without_residual(p: NDArray[np.float64], draws: ListOf[Draws]) -> Weighed:
+    """A rejected token's mass is given back."""
+    (one,) = draws
+    q = dict(zip(one.ids.tolist(), one.probabilities.tolist(), strict=True))
+    for token in one.tokens:
+        yield token, min(1.0, float(p[token]) / q[token])
+    return p
+
+
+@pytest.mark.parametrize("weighed", [None, independent_tests, without_residual])
+def test_the_rules_of_this_project_pass_and_their_biased_variants_are_found(
+    weighed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With children that a draft model drew, through the whole loop."""
+    monkeypatch.setattr(goodness, "NUM_SIMULATIONS", 2000)
+    llm = model(scale=3.0, memory=1)
+    assert isinstance(llm.target, ScriptedTarget)
+    guesser = Guesser("draft_model", DraftModelProposer(noisy_draft(llm.target)), 6)
+    drawing = LLM(llm.target, llm.tokenizer, guesser, rule=choose_rule("rejection"))
+    if weighed is not None:
+        monkeypatch.setattr(rejection, "weighed", weighed)
+    prompts = [llm.encode(prompt) for prompt in PROMPTS[:2]]
+    found = check_distribution(drawing, PROMPTS[:2], prompts, draws=400, level=0.001, seed=0, report=lambda *_: None)
+    assert (found.result.p_value < 0.001) == (weighed is not None)
+
+
+def test_the_whole_test_is_calm_where_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goodness, "NUM_SIMULATIONS", 300)
+    llm = model(scale=3.0, memory=1).with_proposer("likely")
+    prompt = [llm.encode(PROMPTS[0])]
+    p_values = [
+        check_distribution(llm, ["one"], prompt, draws=60, level=0.001, seed=seed, report=lambda *_: None).result.p_value
+        for seed in range(12)
+    ]
+    assert 0.01 < min(p_values) < 0.5 < max(p_values)
 
 
 def test_draws_are_held_against_the_targets_own_distribution() -> None:
