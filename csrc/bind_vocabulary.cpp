@@ -144,8 +144,8 @@ nb::object log_softmax_rows(const Logits& logits, const Array<std::int64_t>& row
   return std::move(values).release();
 }
 
-std::int64_t pick_row(const LogitsRow& logits, const Array<std::int64_t>& ids, const Array<double>& values, double temperature, std::int64_t k,
-                      double top_p, double log_min_p, std::uint64_t key) {
+PickPlan checked_plan(const LogitsRow& logits, const Array<std::int64_t>& ids, const Array<double>& values, double temperature,
+                      std::int64_t k, double top_p, double log_min_p, std::uint64_t key) {
   require(logits.shape(0) > 0, "logits have no columns");
   require(logits.stride(0) == 1 || logits.shape(0) == 1, "the values of a row of logits must lie next to each other");
   require(ids.shape(0) == values.shape(0), "ids and values must have the same length");
@@ -160,12 +160,31 @@ std::int64_t pick_row(const LogitsRow& logits, const Array<std::int64_t>& ids, c
     const double value = plan.values[i];
     require(std::abs(value) <= 1e300 || value == -INFINITY, "values must be minus infinity or at most 1e300 in size");
   }
+  return plan;
+}
+
+std::int64_t pick_row(const LogitsRow& logits, const Array<std::int64_t>& ids, const Array<double>& values, double temperature,
+                      std::int64_t k, double top_p, double log_min_p, std::uint64_t key) {
+  const PickPlan plan = checked_plan(logits, ids, values, temperature, k, top_p, log_min_p, key);
   std::int64_t id;
   {
     const Unlocked unlocked;
     id = pick({logits.data(), logits.shape(0)}, plan);
   }
   return usable(id);
+}
+
+nb::object distribution_of_row(const LogitsRow& logits, const Array<std::int64_t>& ids, const Array<double>& values,
+                               double temperature, std::int64_t k, double top_p, double log_min_p, std::uint64_t key) {
+  const PickPlan plan = checked_plan(logits, ids, values, temperature, k, top_p, log_min_p, key);
+  std::vector<double> probabilities(logits.shape(0));
+  std::int64_t problem;
+  {
+    const Unlocked unlocked;
+    problem = distribution({logits.data(), logits.shape(0)}, plan, probabilities);
+  }
+  usable(problem);
+  return as_vector(std::move(probabilities));
 }
 
 nb::object elementwise(const Array<double>& x, void (*function)(const double*, std::int64_t, double*)) {
@@ -194,6 +213,8 @@ void bind_vocabulary(nb::module_& module) {
              "Log-probabilities [n, k] of ids [n, k]: headstart.sampling.log_softmax to the last bit.");
   module.def("pick", &pick_row, nb::arg("logits").noconvert(), "ids"_a, "values"_a, "temperature"_a, "top_k"_a, "top_p"_a,
              "log_min_p"_a, "key"_a, "The plain sampler's token from raw logits [V] and a headstart.sampling.Plan.");
+  module.def("distribution", &distribution_of_row, nb::arg("logits").noconvert(), "ids"_a, "values"_a, "temperature"_a, "top_k"_a,
+             "top_p"_a, "log_min_p"_a, "key"_a, "Probabilities [V] that pick draws from, of the same arguments.");
   module.def("log", [](const Array<double>& x) { return elementwise(x, kernels().vocabulary.log); }, "x"_a, "headstart.arithmetic.log.");
   module.def("exp", [](const Array<double>& x) { return elementwise(x, kernels().vocabulary.exp); }, "x"_a, "headstart.arithmetic.exp.");
   module.def("total", [](const Array<double>& x) { return total(span(x)); }, "x"_a, "headstart.arithmetic.total.");

@@ -97,20 +97,56 @@ double exp_of(double x) {
   return x;
 }
 
-// One pick at a temperature above 0. The tokens that the plan changes are minus infinity in the row and looked at apart.
+// One pick, or the distribution behind it, at a temperature above 0. The tokens that the plan changes are minus infinity in the row and looked at apart.
 class Draw {
  public:
   Draw(const float* row, std::int64_t count, Scaling scaling, const PickPlan& plan, Scratch& memory)
       : row_(row), count_(count), scaling_(scaling), plan_(plan), memory_(memory) {}
 
   std::int64_t pick() {
-    if (plan_.top_k > 0) cut_to_top_k();
-    if (plan_.top_p < 1) is_listed_ ? keep_nucleus_of_listed() : find_nucleus();
-    border_ = std::max(border_, plan_.log_min_p);
+    cut();
     return is_listed_ ? noisiest_listed() : noisiest();
   }
 
+  void distribution(std::span<double> probabilities) {
+    cut();
+    is_listed_ ? put_listed(probabilities) : put_all(probabilities);
+    const double sum = total(probabilities);
+    for (double& probability : probabilities) probability /= sum;
+  }
+
  private:
+  void cut() {
+    if (plan_.top_k > 0) cut_to_top_k();
+    if (plan_.top_p < 1) is_listed_ ? keep_nucleus_of_listed() : find_nucleus();
+    border_ = std::max(border_, plan_.log_min_p);
+  }
+
+  void put_listed(std::span<double> weights) const {
+    std::fill(weights.begin(), weights.end(), 0.0);
+    for (const Candidate& candidate : memory_.candidates)
+      if (candidate.log_weight >= border_) weights[static_cast<std::size_t>(candidate.id)] = exp_of(candidate.log_weight);
+  }
+
+  void put_all(std::span<double> weights) {
+    if (limit_.weights == nullptr) weigh_all();
+    std::copy(memory_.weights.begin(), memory_.weights.end(), weights.begin());
+    if (border_ == kNoBorder && limit_.weights == nullptr) return;
+    for (std::int64_t id = 0; id < count_; ++id)
+      if (!stays(id, scaled(row_[id]))) weights[static_cast<std::size_t>(id)] = 0;
+    for (std::size_t i = 0; i < plan_.ids.size(); ++i) {  // minus infinity in the row
+      const auto id = static_cast<std::size_t>(plan_.ids[i]);
+      weights[id] = stays(plan_.ids[i], scaled(plan_.values[i])) ? memory_.weights[id] : 0;
+    }
+  }
+
+  bool stays(std::int64_t id, double log_weight) const {
+    if (log_weight < border_) return false;
+    if (limit_.weights == nullptr) return true;
+    const double weight = limit_.weights[id];
+    return weight > limit_.least || (weight == limit_.least && id <= limit_.last_id);
+  }
+
   double scaled(double value) const { return (value - scaling_.top) / scaling_.temperature; }
 
   // Border: the k-th largest log-weight. No block below the k-th largest of the maxima can hold it.
@@ -305,6 +341,13 @@ std::int64_t best_of(const float* row, std::int64_t count, const PickPlan& plan,
   return row[id] == top ? std::min(id, changed_id) : changed_id;
 }
 
+// The largest value, changed tokens included.
+double top_of(const PickPlan& plan, const Scratch& memory) {
+  double top = *std::max_element(memory.maxima.begin(), memory.maxima.end());
+  for (const double value : plan.values) top = std::max(top, value);
+  return top;
+}
+
 void list_top(std::span<const float> logits, Scratch& memory, std::span<std::int64_t> ids) {
   float floor = -std::numeric_limits<float>::infinity();
   if (ids.size() < memory.maxima.size()) {
@@ -342,11 +385,25 @@ std::int64_t pick(std::span<const float> logits, const PickPlan& plan) {
   Scratch& memory = scratch();
   if (!find_maxima(logits, memory)) return kUnusable;
   const float* row = plan.ids.empty() ? logits.data() : without_changed(logits, plan, memory);
-  double top = *std::max_element(memory.maxima.begin(), memory.maxima.end());
-  for (const double value : plan.values) top = std::max(top, value);
+  const double top = top_of(plan, memory);
   if (top == -kInfinity) return kAllBanned;
   if (plan.temperature == 0) return best_of(row, std::ssize(logits), plan, top, memory.maxima);
   return Draw(row, std::ssize(logits), {top, plan.temperature}, plan, memory).pick();
+}
+
+std::int64_t distribution(std::span<const float> logits, const PickPlan& plan, std::span<double> probabilities) {
+  Scratch& memory = scratch();
+  if (!find_maxima(logits, memory)) return kUnusable;
+  const float* row = plan.ids.empty() ? logits.data() : without_changed(logits, plan, memory);
+  const double top = top_of(plan, memory);
+  if (top == -kInfinity) return kAllBanned;
+  if (plan.temperature == 0) {
+    std::fill(probabilities.begin(), probabilities.end(), 0.0);
+    probabilities[static_cast<std::size_t>(best_of(row, std::ssize(logits), plan, top, memory.maxima))] = 1;
+  } else {
+    Draw(row, std::ssize(logits), {top, plan.temperature}, plan, memory).distribution(probabilities);
+  }
+  return 0;
 }
 
 bool top_k(std::span<const float> logits, std::span<std::int64_t> ids, std::span<float> values) {

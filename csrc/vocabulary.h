@@ -27,6 +27,8 @@ constexpr std::int64_t kAllBanned = -2;
 
 std::int64_t argmax(std::span<const float> logits);
 std::int64_t pick(std::span<const float> logits, const PickPlan& plan);
+// sampling.Sampler.distribution: what pick draws from. 0, or one of the values above.
+std::int64_t distribution(std::span<const float> logits, const PickPlan& plan, std::span<double> probabilities);
 
 // The likeliest ids, largest logit first, ties to the lowest id: as many as `ids` holds, at most the row's length.
 // False: unusable; so for the next two.

@@ -135,6 +135,32 @@ def lossless(files: str) -> str:
     return table(header, rows) + "\n\n" + measured(read(files.split(",")[0]))
 
 
+def accepting(file: str) -> str:
+    """L and tokens/s of every rule of acceptance, by proposer and temperature."""
+    record = read(file)
+    temperatures = sorted({case["temperature"] for case in record["cases"]})
+    by_way: dict[tuple[str, str, str], dict[float, Any]] = {}
+    for case in record["cases"]:
+        way = case["proposer"], case["accept"], case["children"]
+        by_way.setdefault(way, {})[case["temperature"]] = case
+    rows = []
+    for (proposer, rule, children), cases in by_way.items():
+        plain = proposer == "plain"
+        row = ["plain" if plain else f"`{proposer}`", "–" if plain else f"`{rule}`", "–" if plain else CHILDREN[rule, children]]
+        for temperature in temperatures:
+            case = cases.get(temperature)
+            row += [f"{case['acceptance_length']:.2f}", f"{case['tokens_per_second']:.0f}"] if case else ["", ""]
+        rows.append(row)
+    header = ["proposer", "rule", "children at T > 0"]
+    header += [f"{what}, T = {temperature:g}" for temperature in temperatures for what in ("L", "tokens/s")]
+    how = (
+        f"*{record['model']}, {record['dtype']}, engine {record['engine']}; {record['prompts']['number']} prompts of"
+        f" {record['prompts']['name']}, {record['max_tokens']} tokens, batch 1; `draft_model` is the target with int8 weights;"
+        f" {record['machine']['cpu']}, {record['machine']['cores']} cores; {record['date'][:10]}.*"
+    )
+    return table(header, rows) + "\n\n" + how
+
+
 def native(argument: str) -> str:
     """A table about the native engine, by a function of native_tables.py: TABLE:RECORD."""
     name, _, file = argument.partition(":")
@@ -249,6 +275,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "speed": speed,
     "acceptance": acceptance,
     "lossless": lossless,
+    "accepting": accepting,
     "native": native,
     "curve": curve,
     "usage": usage,
@@ -256,6 +283,13 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "source": source,
     "house": house,
     "names": names,
+}
+CHILDREN = {
+    ("exact", "coupled"): "coupled",
+    ("exact", "likeliest"): "the likeliest",
+    ("rejection", "drawn"): "drawn",
+    ("block", "drawn"): "drawn",
+    ("typical", "likeliest"): "the likeliest (lossy)",
 }
 NAMES = {
     "plain": "Headstart, plain",

@@ -1,6 +1,6 @@
 """Rules of acceptance with all their chance enumerated: every draft, test and pick, with its probability.
 
-A rule is run as it is, but its random events (``passes``, ``Sampler.sample``, the engine's ``pick``) ask a :class:`Chance`,
+A rule is run as it is, but its random events (``passes``, ``drawn``, the engine's ``pick``) ask a :class:`Chance`,
 which tries all their outcomes one after the other. So what is checked is the code that decodes, not a copy of it.
 """
 
@@ -124,12 +124,12 @@ def outputs(
         assert 0 <= share <= 1
         return bool(chance.event([1 - share, share]))
 
-    def sample(self: Sampler, weights: Floats, path: Sequence[int] = ()) -> int:
+    def drawn(sampler: Sampler, path: Sequence[int], weights: Floats) -> int:
         return chance.event(weights / weights.sum())
 
     for module in (rejection_rule, block_rule):
         monkeypatch.setattr(module, "passes", passes)
-    monkeypatch.setattr(Sampler, "sample", sample)
+        monkeypatch.setattr(module, "drawn", drawn)
 
     def run() -> Word:
         return verify(Asked(target, chance), [Draft(0, draft(chance), sampler)])[0].tokens

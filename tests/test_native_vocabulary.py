@@ -46,6 +46,10 @@ def native_pick(sampler: Sampler, logits: NDArray[np.float32], path: Sequence[in
     return int(native.pick(logits, *sampler.plan(logits, path)))
 
 
+def native_distribution(sampler: Sampler, logits: NDArray[np.float32], path: Sequence[int] = ()) -> NDArray[np.float64]:
+    return native.distribution(logits, *sampler.plan(logits, path))
+
+
 # -- arithmetic and noise -------------------------------------------------------------------------------------------------
 
 
@@ -134,8 +138,11 @@ def test_picks_are_the_same(parameters: dict[str, Any], size: int, key: int, dat
         except RequestError:
             with pytest.raises(RequestError, match="ban every token"):
                 native_pick(made, row, path)
+            with pytest.raises(RequestError, match="ban every token"):
+                native_distribution(made, row, path)
         else:
             assert native_pick(made, row, path) == expected
+            np.testing.assert_array_equal(native_distribution(made, row, path), made.distribution(row, path), strict=True)
 
 
 REAL = [
@@ -162,6 +169,7 @@ def test_picks_are_the_same_over_a_real_vocabulary(parameters: dict[str, Any]) -
             made = Sampler(s, vocab_size=row.size, prompt=rng.integers(0, row.size, 300).tolist(), seed=seed)
             made.commit(rng.integers(0, row.size, 40).tolist())
             assert native_pick(made, row) == made.pick(row)
+        np.testing.assert_array_equal(native_distribution(made, row), made.distribution(row), strict=True)
 
 
 @pytest.mark.parametrize("top_p", [0.25, 0.5, 0.75, 1 / 3])
@@ -172,6 +180,7 @@ def test_a_nucleus_that_ends_exactly_at_its_mass_is_the_same(top_p: float) -> No
         for seed in range(30):
             made = Sampler(Sampling(temperature=1, top_p=top_p, logit_bias={7: 0.5}), vocab_size=row.size, seed=seed)
             assert native_pick(made, row) == made.pick(row)
+            np.testing.assert_array_equal(native_distribution(made, row), made.distribution(row), strict=True)
 
 
 def test_a_plan_reads_nothing_but_the_changed_tokens() -> None:

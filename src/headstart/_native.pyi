@@ -143,6 +143,18 @@ def pick(
 ) -> int:
     """The plain sampler's token from raw logits [V] and a headstart.sampling.Plan."""
 
+def distribution(
+    logits: NDArray[np.float32],
+    ids: NDArray[np.int64],
+    values: NDArray[np.float64],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    log_min_p: float,
+    key: int,
+) -> NDArray[np.float64]:
+    """Probabilities [V] that ``pick`` draws from, of the same arguments: Sampler.distribution to the last bit."""
+
 def log(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """headstart.arithmetic.log."""
 

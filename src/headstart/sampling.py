@@ -248,12 +248,6 @@ class Sampler:
         near = np.flatnonzero(roughly >= roughly.max() - _ROUGHNESS)
         return int(ids[near[np.argmax(values[near] - log(-log(uniform[near])))]])
 
-    def sample(self, weights: NDArray[np.float64], path: Sequence[int] = ()) -> int:
-        """A token drawn in proportion to ``weights`` [V], with the noise that :meth:`pick` uses behind ``path``."""
-        ids = np.flatnonzero(weights > 0)
-        key = np.array([noise_key(self.seed, self.position + len(path))], dtype=np.uint64)
-        return int(ids[np.argmax(np.log(weights[ids]) + rough_gumbel(key, ids[None])[0])])
-
     def distribution(self, logits: NDArray[np.float32], path: Sequence[int] = ()) -> NDArray[np.float64]:
         """The processed distribution [V] that :meth:`pick` samples; one-hot at temperature 0."""
         ids, values = self.candidates(logits, path)

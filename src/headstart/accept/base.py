@@ -2,7 +2,7 @@
 
 A *rule* decides which drafted tokens become text. ``exact`` and its kin walk down the tree and decide one node after the other
 (:func:`walk`); ``block`` weighs whole paths. Chance comes from counters alone: the pick's own noise at the position of the
-token, and uniform numbers of a seed of their own, so a request with a seed is answered alike whenever the drafts are.
+token, and uniform numbers from seeds of their own, so a request with a seed is answered alike whenever the drafts are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Row = tuple[int, int]
 Choice = Literal["likeliest", "coupled", "drawn"]
 """How a draft's children are chosen at temperature > 0 (``proposers/children.py``); each rule has one it works best with."""
 
-_TESTS = "tests of acceptance"
+_TESTS, _RESIDUALS = "tests of acceptance", "draws from a residual"
 
 
 class Questions(Protocol):
@@ -129,6 +129,14 @@ def picks(scored: Questions, nodes: Sequence[Node]) -> list[int]:
     if not nodes:
         return []
     return scored.pick([node.at for node in nodes], [node.draft.sampler for node in nodes], [node.path for node in nodes])
+
+
+def drawn(sampler: Sampler, path: Sequence[int], weights: NDArray[np.float64]) -> int:
+    """A token behind the drafted tokens ``path``, drawn in proportion to ``weights`` [V]."""
+    sums = np.cumsum(weights)
+    share = uniform(own_seed(sampler.seed, _RESIDUALS), sampler.position + len(path), 0)
+    token = int(np.searchsorted(sums, share * sums[-1], side="right"))
+    return token if token < len(weights) else int(np.flatnonzero(weights)[-1])  # the product was rounded up
 
 
 def passes(sampler: Sampler, path_length: int, number: int, chance: float) -> bool:

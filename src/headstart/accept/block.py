@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.accept.base import Draft, Node, Questions, Rule, Verdict, passes
+from headstart.accept.base import Draft, Node, Questions, Rule, Verdict, drawn, passes
 from headstart.accept.exact import exact
 from headstart.tree import Draws, Tree
 
@@ -100,17 +100,17 @@ def _below(
 
 def _sources(tree: Tree, row: int) -> list[Draws]:
     """What a node's children were drawn from; a point mass for each that was not drawn."""
-    drawn = list(tree.drawn(row))
-    known = {token for one in drawn for token in one.tokens}
+    sources = list(tree.drawn(row))
+    known = {token for one in sources for token in one.tokens}
     others = [tree.tokens[child] for child in tree.children[row] if tree.tokens[child] not in known]
-    return drawn + [Draws((token,), np.array([token]), np.ones(1)) for token in others]
+    return sources + [Draws((token,), np.array([token]), np.ones(1)) for token in others]
 
 
 def block(scored: Questions, drafts: Sequence[Draft]) -> list[Verdict]:
     """Weigh the paths of each draft that was drawn; the others are walked as ``exact`` does."""
-    drawn = [bool(draft.tree.draws) and not draft.is_greedy for draft in drafts]
-    plain = iter(exact(scored, [draft for draft, is_drawn in zip(drafts, drawn, strict=True) if not is_drawn]))
-    return [_verdict(scored, draft) if is_drawn else next(plain) for draft, is_drawn in zip(drafts, drawn, strict=True)]
+    weighs = [bool(draft.tree.draws) and not draft.is_greedy for draft in drafts]
+    plain = iter(exact(scored, [draft for draft, weigh in zip(drafts, weighs, strict=True) if not weigh]))
+    return [_verdict(scored, draft) if weigh else next(plain) for draft, weigh in zip(drafts, weighs, strict=True)]
 
 
 def _verdict(scored: Questions, draft: Draft) -> Verdict:
@@ -128,7 +128,7 @@ def _verdict(scored: Questions, draft: Draft) -> Verdict:
     if accepted.p is None:
         (bonus,) = scored.pick([(draft.entry, row)], [draft.sampler], [accepted.tokens])
     else:
-        bonus = draft.sampler.sample(accepted.p, accepted.tokens)
+        bonus = drawn(draft.sampler, accepted.tokens, accepted.p)
     return Verdict(accepted.rows, (*accepted.tokens, bonus))
 
 

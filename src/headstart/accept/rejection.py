@@ -20,7 +20,7 @@ from collections.abc import Generator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.accept.base import Draft, Node, Questions, Rule, Verdict, passes, picks, walk
+from headstart.accept.base import Draft, Node, Questions, Rule, Verdict, drawn, passes, picks, walk
 from headstart.tree import Draws
 
 Floats = NDArray[np.float64]
@@ -53,9 +53,9 @@ def rejection(scored: Questions, drafts: Sequence[Draft]) -> list[Verdict]:
     """Walk all drafts side by side and decide each node by what its children were drawn from."""
 
     def decide(nodes: Sequence[Node]) -> list[int]:
-        drawn = [bool(node.draft.tree.drawn(node.row)) and not node.draft.is_greedy for node in nodes]
-        plain = iter(picks(scored, [node for node, is_drawn in zip(nodes, drawn, strict=True) if not is_drawn]))
-        return [_decided(scored, node) if is_drawn else next(plain) for node, is_drawn in zip(nodes, drawn, strict=True)]
+        weighs = [bool(node.draft.tree.drawn(node.row)) and not node.draft.is_greedy for node in nodes]
+        plain = iter(picks(scored, [node for node, weigh in zip(nodes, weighs, strict=True) if not weigh]))
+        return [_decided(scored, node) if weigh else next(plain) for node, weigh in zip(nodes, weighs, strict=True)]
 
     return walk(drafts, decide)
 
@@ -68,7 +68,7 @@ def _decided(scored: Questions, node: Node) -> int:
         try:
             token, chance = next(tests)
         except StopIteration as end:
-            return sampler.sample(end.value, node.path)
+            return drawn(sampler, node.path, end.value)
         if passes(sampler, len(node.path), number, chance):
             return token
         number += 1

@@ -42,15 +42,11 @@ class NativeScored:
         self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]
     ) -> NDArray[np.float64]:
         """What the plain sampler picks from, [rows, V]."""
-        dense = np.zeros((len(rows), self._logits.shape[1]))
-        for place, sampler, path, values in zip(self._places(rows), samplers, paths, dense, strict=True):
-            ids, weights = sampler.candidates(self._logits[place], path)
-            if sampler.sampling.temperature == 0:
-                values[ids[np.argmax(weights)]] = 1.0
-            else:
-                values[ids] = _native.exp(weights)
-                values /= _native.total(values)
-        return dense
+        found = []
+        for place, sampler, path in zip(self._places(rows), samplers, paths, strict=True):
+            logits = self._logits[place]
+            found.append(_native.distribution(logits, *sampler.plan(logits, path)))
+        return np.stack(found)
 
     def logits(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """Raw logits [rows, V], as a copy."""
