@@ -47,7 +47,8 @@ def native_pick(sampler: Sampler, logits: NDArray[np.float32], path: Sequence[in
 
 
 def native_distribution(sampler: Sampler, logits: NDArray[np.float32], path: Sequence[int] = ()) -> NDArray[np.float64]:
-    return native.distribution(logits, *sampler.plan(logits, path))
+    probabilities: NDArray[np.float64] = native.distribution(logits, *sampler.plan(logits, path))
+    return probabilities
 
 
 # -- arithmetic and noise -------------------------------------------------------------------------------------------------
