@@ -74,6 +74,36 @@ def chat(record: Any) -> Table:
     return ["decoded with", "L", "tokens/s", "over llama.cpp, same file"], rows, circumstances(record, what, measured["repeat"])
 
 
+def auto(record: Any) -> Table:
+    """``auto`` beside plain decoding and the best fixed choice, by dtype, temperature, sequences in flight and kind of text."""
+    rows = []
+    for key, found in record["results"].items():
+        dtype, temperature, batch, category = key.split()
+        own, plain = found["ways"]["auto"], found["ways"]["plain"]
+        cells = [f"`{record['dtypes'][dtype]}`", temperature.removeprefix("T"), batch.removeprefix("x"), category]
+        cells += [f"{plain['tokens_per_second']:.0f}", f"{own['tokens_per_second']:.0f}", f"{own['acceptance_length']:.2f}"]
+        cells += [f"{own['over_plain']:.2f}", f"{found['auto_over_best']:.2f}", f"`{found['best_fixed']}`"]
+        useless = found["ways"].get("useless")
+        rows.append([*cells, f"{useless['over_plain']:.2f}" if useless else "–"])
+    header = [
+        "weights",
+        "T",
+        "in flight",
+        "text",
+        "plain, tokens/s",
+        "`auto`, tokens/s",
+        "L",
+        "over plain",
+        "over the best fixed",
+    ]
+    machine, settings, prompts = record["machine"], record["settings"], record["prompts"]
+    how = (
+        f"*SmolLM2-135M, {prompts['number']} prompts of {prompts['name']}, {settings['tokens']} tokens; {machine['cpu']},"
+        f" {machine['cores']} cores, {machine['threads']} threads; {record['date'][:10]}, medians of {settings['repeat']}.*"
+    )
+    return [*header, "the best fixed", "with useless heads, over plain"], rows, how
+
+
 def bits(record: Any) -> Table:
     """What was compared bit for bit."""
     names = {

@@ -698,3 +698,16 @@ def test_a_step_over_prompts_alone_is_timed_as_prompt() -> None:
     decoder.add([1], Sampling(max_tokens=1))
     decoder.run()
     assert decoder.timings.prompt > 0 and decoder.timings.verify == 0
+
+
+def test_estimates_are_judged_where_the_parent_was_accepted() -> None:
+    """Of a chain that is right at depth 1 and wrong at 2, two nodes a step were tried: their estimates are 0.5 each."""
+    target = random_target(1, 20)
+    decoder = Decoder(target, HalfProposer(target, 4))
+    (generation,) = decoder.add([1, 2, 3], Sampling(max_tokens=21), seed=0)
+    decoder.run()
+    stats = generation.stats
+    assert stats.num_steps == 10
+    assert stats.reliability.num_nodes[5] == sum(stats.reliability.num_nodes) == 20 - 1  # the last draft may be one deep only
+    assert stats.reliability.num_accepted[5] == stats.num_accepted == 10
+    assert stats.reliability.calibration_error == pytest.approx(0.5 / 19)

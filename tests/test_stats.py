@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.stats import Stats
+from headstart.stats import Reliability, Stats
 
 
 def counted(accepted: list[int], *, drafted: int = 4) -> Stats:
@@ -60,3 +60,24 @@ def test_adding_does_not_share_lists() -> None:
     assert one.accepted_by_position == [1, 1]
     with pytest.raises(AttributeError):
         total.unknown = 1  # type: ignore[attr-defined]
+
+
+def test_calibration_error_is_the_mean_gap_of_the_bins() -> None:
+    """Ten nodes at 0.25 of which 5 were accepted, and ten at 0.85 of which 9 were: (10 * 0.25 + 10 * 0.05) / 20."""
+    reliability = Reliability()
+    for number in range(10):
+        reliability.observe(0.25, number < 5)
+    other = Reliability()
+    for number in range(10):
+        other.observe(0.85, number < 9)
+    reliability.add(other)
+    assert reliability.calibration_error == pytest.approx(0.15)
+    assert reliability.num_nodes[2] == reliability.num_nodes[8] == 10
+    assert Reliability().calibration_error is None
+
+
+def test_certain_estimates_have_a_bin() -> None:
+    reliability = Reliability()
+    reliability.observe(1.0, True)
+    reliability.observe(0.0, False)
+    assert reliability.calibration_error == 0.0

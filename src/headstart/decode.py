@@ -24,7 +24,7 @@ from headstart.accept import EXACT, Rule
 from headstart.errors import RequestError
 from headstart.proposers.base import Observation, Planner, Proposer, Sequence
 from headstart.sampling import Sampler, Sampling, fresh_seed, nth_seed
-from headstart.stats import Stats
+from headstart.stats import Reliability, Stats
 from headstart.target.base import ChosenLogprob, Feed, Scored, Slot, Target
 from headstart.tree import ROOT, Tree
 
@@ -362,7 +362,16 @@ def _commit(work: _Work, generation: Generation, draft: accept.Draft, verdict: a
     generation.stats.record(
         num_drafted=work.tree.num_drafted, depth=max(work.tree.depths), num_accepted=num_accepted, num_emitted=emitted
     )
+    _judge(generation.stats.reliability, work.tree, verdict, emitted)
     return StepResult(generation, tokens, logprobs, work.tree.num_drafted, num_accepted)
+
+
+def _judge(reliability: Reliability, tree: Tree, verdict: accept.Verdict, num_emitted: int) -> None:
+    """Compare the estimates of all nodes that were tried, up to an end, with what became of them."""
+    if tree.num_drafted:
+        for row, accepted in zip((ROOT, *verdict.path[: num_emitted - 1]), (*verdict.path, None), strict=False):
+            for child in tree.children[row]:
+                reliability.observe(tree.probabilities[child], child == accepted)
 
 
 def _observation(generation: Generation, draft: accept.Draft, verdict: accept.Verdict, scored: Scored) -> Observation:

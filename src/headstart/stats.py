@@ -16,6 +16,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+NUM_BINS = 10
+
+
+@dataclass(slots=True)
+class Reliability:
+    """Proposers' estimates against what happened, in ten bins of the estimate.
+
+    Only nodes whose parent was accepted count: behind a rejected node nothing is tried.
+    """
+
+    num_nodes: list[int] = field(default_factory=lambda: [0] * NUM_BINS)
+    num_accepted: list[int] = field(default_factory=lambda: [0] * NUM_BINS)
+    estimated: list[float] = field(default_factory=lambda: [0.0] * NUM_BINS)  # sum of the estimates
+
+    def observe(self, estimate: float, is_accepted: bool) -> None:
+        """A node with an accepted parent was accepted or not."""
+        place = min(int(NUM_BINS * estimate), NUM_BINS - 1)
+        self.num_nodes[place] += 1
+        self.num_accepted[place] += is_accepted
+        self.estimated[place] += estimate
+
+    def add(self, other: Reliability) -> None:
+        """Add another's counts to these."""
+        for place in range(NUM_BINS):
+            self.num_nodes[place] += other.num_nodes[place]
+            self.num_accepted[place] += other.num_accepted[place]
+            self.estimated[place] += other.estimated[place]
+
+    @property
+    def calibration_error(self) -> float | None:
+        """Expected calibration error: distance of a bin's mean estimate from its accepted share, weighed by nodes."""
+        total = sum(self.num_nodes)
+        gaps = (abs(estimated - hits) for estimated, hits in zip(self.estimated, self.num_accepted, strict=True))
+        return sum(gaps) / total if total else None
+
 
 @dataclass(slots=True)
 class Stats:
@@ -29,6 +64,7 @@ class Stats:
     drafted_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
     accepted_histogram: list[int] = field(default_factory=list)  # steps that accepted exactly 0, 1, 2, ... drafted tokens
+    reliability: Reliability = field(default_factory=Reliability)
 
     def record(self, *, num_drafted: int, depth: int, num_accepted: int, num_emitted: int) -> None:
         """Count one step: nodes and depth of its draft, accepted nodes, and tokens that reached the text.
@@ -52,6 +88,7 @@ class Stats:
             mine.extend([0] * (len(theirs) - len(mine)))
             for i, count in enumerate(theirs):
                 mine[i] += count
+        self.reliability.add(other.reliability)
 
     @property
     def acceptance_length(self) -> float:

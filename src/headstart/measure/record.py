@@ -1,7 +1,8 @@
 """The record of a measurement: one JSON object that says what was measured, where, and what came out.
 
 Counts and rates are those of ``stats.py``. ``tokens`` are all tokens of the answers, the one of each prompt's pass included;
-``acceptance_length`` counts steps alone. ``seconds`` are wall time, prompts included. ``timings`` are milliseconds a step for
+``acceptance_length`` counts steps alone. ``calibration_error`` is the expected calibration error of the nodes' estimates and
+``reliability`` its ten bins (`stats.py`). ``seconds`` are wall time, prompts included. ``timings`` are milliseconds a step for
 propose, verify, accept and commit, and milliseconds a prompt for ``prompt``. Nothing in a record names a host or a path.
 """
 
@@ -125,6 +126,7 @@ def _configuration(measured: Measured, plain: Measured, batch: int) -> dict[str,
         **_core(measured.samples, plain.samples),
         **_comparison(measured),
         "timings": _timings(measured),
+        "reliability": asdict(_pooled(measured.samples).reliability),
         "looping": _looping(measured.samples),
         **({"explain": dict(measured.reasons)} if measured.reasons else {}),
         "by_category": {name: _core(_of(measured, name), _of(plain, name)) for name in categories},
@@ -150,6 +152,7 @@ def _core(samples: Sequence[Sample], plain: Sequence[Sample]) -> dict[str, Any]:
         "acceptance_rate": stats.acceptance_rate,
         "acceptance_by_position": stats.acceptance_by_position,
         "accepted_histogram": stats.accepted_histogram,
+        "calibration_error": stats.reliability.calibration_error,
         "speedup": _ratio(tokens * _seconds(plain), seconds * _tokens(plain)),
     }
 
