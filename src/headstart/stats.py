@@ -64,7 +64,7 @@ class Stats:
     drafted_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
     accepted_histogram: list[int] = field(default_factory=list)  # steps that accepted exactly 0, 1, 2, ... drafted tokens
-    reliability: Reliability = field(default_factory=Reliability, compare=False)  # sums of estimates, which round with the batch
+    reliability: Reliability = field(default_factory=Reliability, compare=False)  # its sums round with the batch
 
     def record(self, *, num_drafted: int, depth: int, num_accepted: int, num_emitted: int) -> None:
         """Count one step: nodes and depth of its draft, accepted nodes, and tokens that reached the text.
