@@ -2,8 +2,8 @@
 
 llama.cpp's ``llama``, ``qwen2``, ``qwen3`` and ``smollm3`` are Llama, Mistral, SmolLM and Qwen. GGUF stores the query and key
 rows of ``llama`` and ``smollm3`` in interleaved rotary order (pairs side by side); transformers wants the two halves one after
-the other. ``rope_freqs.weight`` divides the rotary frequencies (Llama 3). No key says which layers of ``smollm3`` have no
-rotary positions: it is every fourth, always.
+the other. ``rope_freqs.weight`` divides the rotary frequencies (Llama 3). GGUF has no key for the layers of ``smollm3`` without
+rotary positions: llama.cpp takes every fourth, always, and so does this reader.
 """
 
 from __future__ import annotations
