@@ -113,7 +113,7 @@ class AutoProposer:
         pending = _Pending(sequences, num_rows, positions, started, kept={sequence.key: [] for sequence in sequences})
         if not all(map(_is_free, sequences)):
             return self._unmoved(pending)
-        if not self._must_time_plain(num_rows):
+        if not all(member.is_idle(self._step) for member in self.members) and not self._must_time_plain(num_rows):
             self._ask(pending)
         trees = self._drafts(pending) if pending.offers else [Tree.root(sequence.tokens[-1]) for sequence in sequences]
         self._sequences_seen[len(sequences)] += 1
@@ -134,7 +134,10 @@ class AutoProposer:
             if pending is not None and offer is not None:
                 self._judge(observation, offer, pending.kept.get(observation.key, ()), right)
         for member in self.members:
-            member.proposer.observe([self._as_seen_by(member, observation, pending) for observation in observations])
+            told = observations
+            if pending is not None and pending.offers:
+                told = [self._as_seen_by(member, observation, pending) for observation in observations]
+            member.proposer.observe(told)
         if pending is not None:
             self._repeat_probes(pending, right)
 
@@ -185,7 +188,9 @@ class AutoProposer:
         walks: list[dict[int, Walk]] = [{} for _ in sequences]
         sizes = [0] * len(sequences)
         for member in self.members:
-            where = [situation(map(_first_estimate, said.values())) for said in walks]
+            if member.is_idle(self._step):
+                continue
+            where = [situation(map(_first_estimate, said.values())) if said else 0 for said in walks]
             standings = [(_standing(book, member), place) for book, place in zip(books, where, strict=True)]
             entries, is_probe = member.chosen(standings, self._step, step_seconds)
             if not entries:
@@ -275,13 +280,11 @@ class AutoProposer:
                 if worth > asked.member.cost.seconds(len(asked.entries)):
                     asked.member.probe_again(self._step)
 
-    def _as_seen_by(self, member: Member, observation: Observation, pending: _Pending | None) -> Observation:
-        """With the member's own estimates of the verified nodes, 0 where it did not name them; a prompt's pass as it is."""
-        if pending is None or observation.key not in pending.kept or (pending.is_steady and member is self._steady):
-            return observation
+    def _as_seen_by(self, member: Member, observation: Observation, pending: _Pending) -> Observation:
+        """With the member's own estimates of the verified nodes, 0 where it did not name them."""
         offer = pending.offers.get(observation.key)
         if offer is None:
-            return observation  # the root alone
+            return observation  # a prompt's pass, or the root alone
         return replace(observation, tree=offer.own_tree(observation.tree, pending.kept[observation.key], member.bit))
 
     def _book(self, key: int) -> _Book:

@@ -25,11 +25,11 @@ from headstart.proposers.base import Proposer
 NUM_SITUATIONS = 3
 _SURE = (0.3, 0.7)  # estimates that tell situations apart
 _COST_FORGET = 0.95
-_COST_OUTLIER = 3.0
-_GAIN_STEP, _PROBE_STEP, _POOLED_STEP = 0.2, 0.5, 0.05
+_MOST_OVER_COST = 1.25  # a call that took longer was disturbed, or found its weights cold after a pause
+_GAIN_STEP, _PROBE_STEP, _POOLED_STEP = 0.2, 0.5, 0.1
 _PROBE_SHARE = 0.01
-_MIN_PROBE_STEPS, _MAX_DOUBLINGS = 8, 4
-_UNTRIED = 1.0  # seconds
+_MIN_PROBE_STEPS, _MAX_DOUBLINGS = 8, 3
+_UNTRIED = 3.0  # times its cost: what a member is believed to earn before it was tried
 _LESS_WHERE_SURE = 0.4  # what a member earns where the cheaper ones are one step surer, until it is known
 _FIRST_SIZE, _SPARE_SIZE, _GROWTH = 8, 3, 1.5
 
@@ -70,9 +70,9 @@ class Cost:
         return fixed + each * num_sequences
 
     def observe(self, num_sequences: int, seconds: float) -> None:
-        """A call took so long; what took far longer than expected was disturbed."""
-        if self._weight > 2:
-            seconds = min(seconds, _COST_OUTLIER * self.seconds(num_sequences))
+        """A call took so long."""
+        if self.is_known and num_sequences * self._weight <= 2 * self._k:  # not far more sequences than ever before
+            seconds = min(seconds, _MOST_OVER_COST * self.seconds(num_sequences))
         for name, value in (("_weight", 1.0), ("_k", num_sequences), ("_kk", num_sequences**2), ("_t", seconds)):
             setattr(self, name, _COST_FORGET * getattr(self, name) + value)
         self._kt = _COST_FORGET * self._kt + num_sequences * seconds
@@ -130,20 +130,29 @@ class Member:
             total += gain - each
             if total - fixed > best_total:
                 best, best_total = count, total - fixed
-        if best:
-            self._due = 0
-        elif not self._due:
+        if not best and not self._may_pay(standings):
             self._doublings = 0
             self._postpone(step, step_seconds, len(standings))
         return sorted(i for _, i in gains[:best]), False
 
+    def is_idle(self, step: int) -> bool:
+        """Whether it is off and not to be probed yet."""
+        return step < self._due
+
+    def _may_pay(self, standings: Sequence[tuple[Standing, int]]) -> bool:
+        """Whether asking for all of them would pay in some other situation than that of now."""
+        total = sum(max(self._gain(standing, where) for where in range(NUM_SITUATIONS)) for standing, _ in standings)
+        return total > self.cost.seconds(len(standings))
+
     def earned(self, standing: Standing, where: int, gain: float, num_verified: int, is_probe: bool) -> None:
         """An asked sequence's nodes earned so many seconds in a step, before the cost of asking."""
         pooled, own = self._pooled[where], standing.gains[where]
-        own = pooled if own is None else own
-        step = _PROBE_STEP if is_probe else _GAIN_STEP
-        standing.gains[where] = gain if own is None else own + step * (gain - own)
-        self._pooled[where] = gain if pooled is None else pooled + _POOLED_STEP * (gain - pooled)
+        own = self._gain(standing, where) if own is None else own
+        pooled = own if pooled is None else pooled
+        standing.gains[where] = own = own + (_PROBE_STEP if is_probe else _GAIN_STEP) * (gain - own)
+        self._pooled[where] = pooled + _POOLED_STEP * (gain - pooled)
+        if is_probe and own > self.cost.seconds(1):
+            self._due = 0
         standing.size = max(num_verified, standing.size + 0.2 * (num_verified - standing.size))
         self.earnings.saved_seconds += gain
 
@@ -187,7 +196,7 @@ class Member:
                 known = gains[where - less_sure]
                 if known is not None:
                     return known * _LESS_WHERE_SURE**less_sure
-        return _UNTRIED
+        return _UNTRIED * self.cost.seconds(1)
 
     def _postpone(self, step: int, step_seconds: float, num_sequences: int) -> None:
         steps = max(self.cost.seconds(num_sequences) / (_PROBE_SHARE * step_seconds), _MIN_PROBE_STEPS)

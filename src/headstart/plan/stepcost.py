@@ -24,6 +24,7 @@ from headstart.plan.profile import Profile, interpolated
 _SLOWER, _FASTER = 0.15, -0.35  # logarithms beyond which an error does not count
 _SCALE_GAIN = 0.04
 _KNOT_GAIN, _KNOT_GAIN_STALE, _STALE_STEPS = 0.08, 0.4, 100
+_LEAST_SHARE = 0.2  # a shorter context than the profile's takes something off, never all
 _MAX_CORRECTION = 3.0  # e^3: what no machine does between load and now
 
 
@@ -45,18 +46,19 @@ class StepCost:
 
     def seconds(self, rows: int, positions: float | None = None) -> float:
         """T(rows) behind so many cached positions a row (None: as profiled)."""
-        return self.range(rows, rows, positions)[0]
+        found = 0.0
+        for knot, weight in self._near(rows):
+            found += weight * max(self._knot(k) for k in range(knot + 1))
+        if rows > self._rows[-1]:
+            found = self.range(rows, rows)[0]
+        slope = self._slope(positions)
+        return max(found + slope * rows, _LEAST_SHARE * found)
 
     def range(self, first: int, last: int, positions: float | None = None) -> list[float]:
         """T of ``first`` to ``last`` rows."""
-        profile = self.profile
-        knots = [t * math.exp(self._scale + c) for t, c in zip(profile.seconds, self._corrections, strict=True)]
-        found = interpolated(self._rows, knots, range(first, last + 1))
-        slope = 0.0 if positions is None else profile.row_position_seconds * (positions - profile.context)
-        if slope == 0.0:
-            return found
-        floor = 0.2 * found[0]  # a shorter context than the profile's takes something off, never all
-        return [max(t + slope * n, floor) for n, t in enumerate(found, start=first)]
+        found = interpolated(self._rows, [self._knot(k) for k in range(len(self._rows))], range(first, last + 1))
+        slope = self._slope(positions)
+        return [max(t + slope * n, _LEAST_SHARE * t) for n, t in enumerate(found, start=first)]
 
     def num_steps_unseen(self, rows: int) -> int:
         """Steps since one with about so many rows was timed."""
@@ -74,6 +76,13 @@ class StepCost:
             self._corrections[knot] = _limited(self._corrections[knot] + weight * gain * error)
             if weight >= 0.5:
                 self._last_seen[knot] = self.num_steps
+
+    def _knot(self, place: int) -> float:
+        return self.profile.seconds[place] * math.exp(self._scale + self._corrections[place])
+
+    def _slope(self, positions: float | None) -> float:
+        profile = self.profile
+        return 0.0 if positions is None else profile.row_position_seconds * (positions - profile.context)
 
     def _near(self, rows: int) -> Sequence[tuple[int, float]]:
         """The profiled row counts around this one, and how near each is."""
