@@ -230,6 +230,19 @@ def test_longer_contexts_cost_more_for_each_row() -> None:
     assert min(cost.range(1, 8, 0)) > 0
 
 
+def test_a_time_that_was_disturbed_at_load_does_not_lift_those_of_more_rows() -> None:
+    """One row took 30 ms at load by accident; steps of eight rows show that it cannot."""
+    cost = StepCost(Profile((1, 8, 16), (0.030, 0.030, 0.032)))
+    for _ in range(200):
+        cost.observe(8, 0.010)
+    assert cost.seconds(8) == pytest.approx(0.010, rel=0.05)
+    assert cost.seconds(1) <= cost.seconds(8)
+    for _ in range(100):
+        cost.observe(1, 0.008)
+    assert cost.seconds(1) == pytest.approx(0.008, rel=0.1)
+    assert cost.seconds(8) == pytest.approx(0.010, rel=0.3)  # what was not seen follows the scale alone
+
+
 def test_unseen_row_counts_are_known() -> None:
     cost = StepCost(PROFILE)
     for _ in range(50):

@@ -6,8 +6,9 @@ size, the kernels, the number of cores and the memory, so it is measured rather 
 
 The row counts take turns, so that a slow moment of the machine hits all of them; each keeps its fastest time, since whatever
 disturbs a forward makes it slower. Between the measured counts T is interpolated, behind them it goes on as its last piece
-does, and it never falls (the running maximum). Attention grows with the context, the rest does not: the difference between an
-empty and a filled cache gives the seconds that one row takes for one cached position.
+does, and it never falls (fewer rows are never slower, so a time above that of more rows was disturbed). Attention grows with
+the context, the rest does not: the difference between an empty and a filled cache gives the seconds that one row takes for one
+cached position.
 
 All of it stays below half a second for models that decode at reading speed: measuring stops when its time is used up, and what
 is missing then is learnt while decoding (``stepcost.py``). A model whose single forward takes longer is measured once at a few
@@ -61,13 +62,18 @@ class Profile:
 
 def interpolated(rows: Sequence[float], seconds: Sequence[float], wanted: Sequence[int]) -> list[float]:
     """T at the ``wanted`` row counts: linear between the measured ones and behind the last two, never falling."""
-    times = np.maximum.accumulate(np.asarray(seconds, dtype=np.float64))
+    times = np.array(rising(seconds))
     counts = np.asarray(rows, dtype=np.float64)
     asked = np.asarray(wanted, dtype=np.float64)
     found = np.interp(asked, counts, times)
     slope = (times[-1] - times[-2]) / (counts[-1] - counts[-2]) if len(counts) > 1 else times[-1] / counts[-1]
     beyond = np.maximum(asked - counts[-1], 0.0)
     return (found + slope * beyond).tolist()  # type: ignore[no-any-return]
+
+
+def rising(seconds: Sequence[float]) -> list[float]:
+    """Times by rising row counts, none above a later one: fewer rows do not take longer, and disturbance only adds."""
+    return np.minimum.accumulate(np.asarray(seconds, dtype=np.float64)[::-1])[::-1].tolist()  # type: ignore[no-any-return]
 
 
 def measured(target: Target, *, clock: Clock = time.perf_counter, seconds: float = SECONDS) -> Profile:
@@ -123,8 +129,7 @@ class _Measuring:
                 self._fastest[count] = min(spent, self._fastest.get(count, spent))
         slope = self._attention(empty, filled, context)
         rows = tuple(sorted(self._fastest))
-        times = np.maximum.accumulate([self._fastest[count] for count in rows])
-        return Profile(rows, tuple(float(t) for t in times), context, slope)
+        return Profile(rows, tuple(rising([self._fastest[count] for count in rows])), context, slope)
 
     def _fill(self, slot: Slot) -> int:
         """Cache a few hundred positions, fewer if the model is slow."""

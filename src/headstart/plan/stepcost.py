@@ -48,7 +48,7 @@ class StepCost:
         """T(rows) behind so many cached positions a row (None: as profiled)."""
         found = 0.0
         for knot, weight in self._near(rows):
-            found += weight * max(self._knot(k) for k in range(knot + 1))
+            found += weight * min(self._knot(k) for k in range(knot, len(self._rows)))
         if rows > self._rows[-1]:
             found = self.range(rows, rows)[0]
         slope = self._slope(positions)
@@ -67,10 +67,14 @@ class StepCost:
     def observe(self, rows: int, seconds: float, positions: float | None = None) -> None:
         """A step with so many rows took so long."""
         self.num_steps += 1
-        expected = self.seconds(rows, positions)
+        near = self._near(rows)
+        expected = sum(weight * self._knot(knot) for knot, weight in near)  # by these alone, or they would drift below others
+        if rows > self._rows[-1]:
+            expected = self.seconds(rows)
+        expected = max(expected + self._slope(positions) * rows, _LEAST_SHARE * expected)
         error = min(max(math.log(max(seconds, 1e-9) / expected), _FASTER), _SLOWER)
         self._scale = _limited(self._scale + _SCALE_GAIN * error)
-        for knot, weight in self._near(rows):
+        for knot, weight in near:
             unseen = min((self.num_steps - self._last_seen[knot]) / _STALE_STEPS, 1.0)
             gain = _KNOT_GAIN + (_KNOT_GAIN_STALE - _KNOT_GAIN) * unseen
             self._corrections[knot] = _limited(self._corrections[knot] + weight * gain * error)
