@@ -83,7 +83,7 @@ STORED: dict[tuple[str, float], tuple[int, int, int]] = {
     ("ngram", 0.0): (274, 771, 506),
     ("ngram", 1.0): (669, 2012, 111),
     ("medusa", 0.0): (216, 1477, 564),
-    ("medusa", 1.0): (300, 2044, 480),
+    ("medusa", 1.0): (297, 2030, 483),
     ("medusa static", 0.0): (241, 1642, 539),
     ("medusa static", 1.0): (302, 2030, 478),
     ("draft_model", 0.0): (230, 1596, 550),
