@@ -63,6 +63,17 @@ def test_the_text_is_that_of_plain_decoding(
         assert ours.tokens == theirs.tokens, prompt
 
 
+@pytest.mark.parametrize("request_name", SAMPLINGS)
+def test_what_the_clock_decides_does_not_change_the_text(
+    plain: hs.LLM, expected: dict[str, list[hs.Answer]], request_name: str
+) -> None:
+    guessing = plain.with_proposer("auto")
+    for batch in (1, 3):
+        answers = guessing.generate_many(PROMPTS, SAMPLINGS[request_name], batch=batch)
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected[request_name]]
+    assert guessing.explain()["steps"] > 0
+
+
 def test_pytorch_may_part_from_plain_decoding_at_a_tie_alone(plain_on_pytorch: hs.LLM) -> None:
     plain, prompt = plain_on_pytorch, PROMPTS[1]
     ours, theirs = plain.with_proposer("medusa").generate(prompt, SAMPLED), plain.generate(prompt, SAMPLED)
