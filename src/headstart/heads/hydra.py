@@ -24,20 +24,19 @@ Letters: n rows, K depths, D hidden size, m inner size, V' output rows, R guesse
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.heads.base import HeadsCard, Tensors
+from headstart.heads.base import Tensors
 from headstart.heads.layout import (
+    HostHeads,
     OutputWeights,
     base_rows,
-    check_sizes,
     checked_vocab,
     require_counts,
-    rounded_tensors,
     written_sizes,
 )
 from headstart.heads.operations import Array, Operations
@@ -96,24 +95,12 @@ def initial_tensors(config: HydraConfig, rng: np.random.Generator) -> Tensors:
 
 
 @dataclass(frozen=True, eq=False)
-class HydraHeads:
+class HydraHeads(HostHeads):
     """Hydra heads on the host; ``bind`` brings them to an engine."""
 
+    config_type = HydraConfig
+
     config: HydraConfig
-    tensors: Tensors
-    card: HeadsCard | None = None
-
-    @classmethod
-    def from_saved(
-        cls, sizes: Mapping[str, Any], draft_vocab: tuple[int, ...] | None, tensors: Tensors, card: HeadsCard
-    ) -> HydraHeads:
-        """Heads out of what a folder holds."""
-        check_sizes(HydraConfig, sizes)
-        return cls(HydraConfig(**sizes, draft_vocab=draft_vocab), tensors, card)
-
-    def rounded(self) -> HydraHeads:
-        """The same heads with float16 values, which are saved in half the bytes."""
-        return replace(self, tensors=rounded_tensors(self.config.kind, self.tensors))
 
     def bind(self, operations: Operations, base: OutputWeights) -> BoundHydra:
         """The heads in an engine's arrays, over the base model's matrices."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
-from typing import Any, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import HeadsError
-from headstart.heads.base import DRAFT_VOCAB, HeadsConfig, Tensors
+from headstart.heads.base import DRAFT_VOCAB, HeadsCard, HeadsConfig, Tensors
 from headstart.heads.operations import Array, Operations
 
 
@@ -74,3 +74,26 @@ def base_rows(ops: Operations, output: Array, ids: NDArray[np.int64] | None, voc
     if int(output.shape[0]) == vocab_size:
         return output
     return ops.select(output, np.arange(vocab_size))
+
+
+@dataclass(frozen=True, eq=False)
+class HostHeads:
+    """Heads on the host, as a folder holds them; a kind names its config and says how it is bound to an engine."""
+
+    config_type: ClassVar[Any]
+
+    config: Any
+    tensors: Tensors
+    card: HeadsCard | None = None
+
+    @classmethod
+    def from_saved(
+        cls, sizes: Mapping[str, Any], draft_vocab: tuple[int, ...] | None, tensors: Tensors, card: HeadsCard
+    ) -> Self:
+        """Heads out of what a folder holds."""
+        check_sizes(cls.config_type, sizes)
+        return cls(cls.config_type(**sizes, draft_vocab=draft_vocab), tensors, card)
+
+    def rounded(self) -> Self:
+        """The same heads with float16 values, which are saved in half the bytes."""
+        return replace(self, tensors=rounded_tensors(self.config.kind, self.tensors))

@@ -25,21 +25,20 @@ Letters: n rows, K heads, D hidden size, m inner size, V' output rows, R guesses
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import HeadsError
-from headstart.heads.base import HeadsCard, Tensors
+from headstart.heads.base import Tensors
 from headstart.heads.layout import (
+    HostHeads,
     OutputWeights,
     base_rows,
-    check_sizes,
     checked_vocab,
     require_counts,
-    rounded_tensors,
     written_sizes,
 )
 from headstart.heads.operations import Array, Operations
@@ -163,24 +162,12 @@ def initial_tensors(config: MedusaConfig, rng: np.random.Generator, base_output:
 
 
 @dataclass(frozen=True, eq=False)
-class MedusaHeads:
+class MedusaHeads(HostHeads):
     """Medusa heads on the host; ``bind`` brings them to an engine."""
 
+    config_type = MedusaConfig
+
     config: MedusaConfig
-    tensors: Tensors
-    card: HeadsCard | None = None
-
-    @classmethod
-    def from_saved(
-        cls, sizes: Mapping[str, Any], draft_vocab: tuple[int, ...] | None, tensors: Tensors, card: HeadsCard
-    ) -> MedusaHeads:
-        """Heads out of what a folder holds."""
-        check_sizes(MedusaConfig, sizes)
-        return cls(MedusaConfig(**sizes, draft_vocab=draft_vocab), tensors, card)
-
-    def rounded(self) -> MedusaHeads:
-        """The same heads with float16 values, which are saved in half the bytes."""
-        return replace(self, tensors=rounded_tensors(self.config.kind, self.tensors))
 
     def bind(self, operations: Operations, base: OutputWeights) -> BoundMedusa:
         """The heads in an engine's arrays, over the base model's matrices."""

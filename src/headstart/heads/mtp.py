@@ -22,22 +22,21 @@ Letters: n rows, D hidden size, V' output rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import HeadsError
-from headstart.heads.base import HeadsCard, Tensors
+from headstart.heads.base import Tensors
 from headstart.heads.layout import (
+    HostHeads,
     OutputWeights,
     base_rows,
-    check_sizes,
     checked_vocab,
     require_counts,
-    rounded_tensors,
     written_sizes,
 )
 from headstart.heads.operations import Array, DraftLayer, LayerScored, Operations, Row
@@ -117,24 +116,12 @@ def initial_tensors(config: MtpConfig, rng: np.random.Generator, state_scale: fl
 
 
 @dataclass(frozen=True, eq=False)
-class MtpHeads:
+class MtpHeads(HostHeads):
     """An MTP layer on the host; ``bind`` brings it to an engine."""
 
+    config_type = MtpConfig
+
     config: MtpConfig
-    tensors: Tensors
-    card: HeadsCard | None = None
-
-    @classmethod
-    def from_saved(
-        cls, sizes: Mapping[str, Any], draft_vocab: tuple[int, ...] | None, tensors: Tensors, card: HeadsCard
-    ) -> MtpHeads:
-        """Heads out of what a folder holds."""
-        check_sizes(MtpConfig, sizes)
-        return cls(MtpConfig(**sizes, draft_vocab=draft_vocab), tensors, card)
-
-    def rounded(self) -> MtpHeads:
-        """The same heads with float16 values, which are saved in half the bytes."""
-        return replace(self, tensors=rounded_tensors(self.config.kind, self.tensors))
 
     def bind(self, operations: Operations, base: OutputWeights) -> BoundMtp:
         """The layer in an engine's arrays, over the base model's matrices."""
