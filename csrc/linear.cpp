@@ -176,6 +176,7 @@ void Linear::apply(const void* prepared, std::int64_t num_rows, std::int64_t beg
                    const float* bias, bool add) const {
   void (*const kernels[])(const LinearTask&) = {kernels_->float32, kernels_->bfloat16, kernels_->q8_0, kernels_->q4_0, kernels_->q4_1};
   const auto kernel = kernels[static_cast<std::size_t>(kind_)];
+  static const bool ask_ahead = asks_ahead_for_few_rows();
   prefetch(prepared, static_cast<std::size_t>(num_rows) * prepared_bytes());
   for (std::int64_t group = begin; group < end; ++group) {
     const std::int64_t panel = group * panels_in_group_, output = panel * kPanel;
@@ -190,7 +191,8 @@ void Linear::apply(const void* prepared, std::int64_t num_rows, std::int64_t beg
             .y = y + output,
             .y_stride = y_stride,
             .bias = bias ? bias + output : nullptr,
-            .add = add});
+            .add = add,
+            .ask_ahead = ask_ahead});
   }
 }
 

@@ -74,4 +74,12 @@ std::span<const std::string_view> available_isas() {
   return names;
 }
 
+bool asks_ahead_for_few_rows() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 }  // namespace headstart

@@ -40,13 +40,13 @@ struct Bfloat16Steps {
   static F dot(F sum, Weight w, Weight x) { return dot_pairs(sum, w, x); }
 };
 
-// Tiles of few rows wait for memory, and the hardware's prefetchers do that best when they are left alone. Tiles of many rows leave it
-// idle at each border of 4 kB, where those stop; there, asking for what lies further ahead hides all of it (8 rows of q8_0: 90 to 160
-// GMAC/s a core).
-constexpr std::ptrdiff_t kAhead = 8192;
+// Tiles of many rows leave memory idle at each border of 4 kB, where the hardware's prefetchers stop; asking for what lies further ahead
+// hides all of it (8 rows of q8_0: 90 to 160 GMAC/s a core). Whether it helps tiles of few rows depends on the machine
+// (asks_ahead_for_few_rows in kernels.h).
 constexpr int kManyFloatRows = 6, kManyByteRows = 4;
 
-inline void prefetch(const std::uint8_t* p, int num_bytes) {
+// Always inlined: GCC takes a function that only prefetches for one without effect, and drops calls of it.
+[[gnu::always_inline]] inline void prefetch(const std::uint8_t* p, int num_bytes) {
   for (int i = 0; i < num_bytes; i += 64) __builtin_prefetch(p + i, 0, 2);  // into the second cache
 }
 
@@ -55,11 +55,12 @@ void float_tile(const LinearTask& task, std::int64_t first_row) {
   F sums[kRows][kPanels];
   for (int r = 0; r < kRows; ++r)
     for (int p = 0; p < kPanels; ++p) sums[r][p] = zero();
+  const bool ahead = kRows >= kManyFloatRows || task.ask_ahead;
   const std::uint8_t* weights = task.weights;
   const std::uint8_t* inputs = task.prepared + first_row * task.prepared_stride;
   const std::ptrdiff_t stride = task.prepared_stride;
   for (std::int64_t step = 0; step < task.num_steps; ++step) {
-    if constexpr (kRows >= kManyFloatRows) prefetch(weights + kAhead, kPanels * 64);
+    if (ahead) prefetch(weights + kAhead, kPanels * 64);
     typename Steps::Weight w[kPanels];
     for (int p = 0; p < kPanels; ++p) w[p] = Steps::weight(weights + p * 64);
     for (int r = 0; r < kRows; ++r) {
@@ -117,11 +118,12 @@ template <class Blocks, int kRows>
 void byte_tile(const LinearTask& task, std::int64_t first_row) {
   F sums[kRows];
   for (int r = 0; r < kRows; ++r) sums[r] = zero();
+  const bool ahead = kRows >= kManyByteRows || task.ask_ahead;
   const std::uint8_t* scales = task.weights;
   const std::uint8_t* inputs = task.prepared + first_row * task.prepared_stride;
   const std::ptrdiff_t stride = task.prepared_stride;
   for (std::int64_t block = 0; block < task.num_steps; ++block) {
-    if constexpr (kRows >= kManyByteRows) prefetch(scales + kAhead, Blocks::kScaleBytes + Blocks::kDataBytes);
+    if (ahead) prefetch(scales + kAhead, Blocks::kScaleBytes + Blocks::kDataBytes);
     const std::uint8_t* data = scales + Blocks::kScaleBytes;
     I products[kRows];
     for (int r = 0; r < kRows; ++r)

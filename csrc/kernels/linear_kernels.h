@@ -16,6 +16,8 @@ constexpr int kPanel = 16;        // outputs
 constexpr int kBlock = 32;        // inputs that share a scale
 constexpr int kBlockRegisters = kBlock / 4;
 
+constexpr std::ptrdiff_t kAhead = 8192;  // how far from the weights at hand lie those that a kernel asks memory for, in bytes
+
 // How a row of activations is handed to the kernels.
 enum class Activation : std::uint8_t { float32, bfloat16, bytes };
 
@@ -43,6 +45,7 @@ struct LinearTask {
   std::ptrdiff_t y_stride;
   const float* bias;  // of the group's first output, or null
   bool add;
+  bool ask_ahead;  // also in tiles of few rows
 };
 
 struct LinearKernels {
