@@ -11,6 +11,7 @@
 #include "arrays.h"
 #include "kernels/kernels.h"
 #include "pool.h"
+#include "table.h"
 #include "unlocked.h"
 #include "vocabulary.h"
 
@@ -32,15 +33,8 @@ void check_index(std::int64_t index, std::size_t size, const char* name) {
   throw nb::index_error((problem + std::to_string(size)).c_str());
 }
 
-// Raises the error that this function of headstart.sampling makes.
-[[noreturn]] void raise(const char* function) {
-  const nb::object error = nb::module_::import_("headstart.sampling").attr(function)();
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
-  throw nb::python_error();
-}
-
 std::int64_t usable(std::int64_t id) {
-  if (id == kUnusable) raise("unusable_logits");
+  if (id == kUnusable) raise_unusable_logits();
   if (id == kAllBanned) raise("every_token_banned");
   return id;
 }
@@ -63,23 +57,6 @@ class Rows {
  private:
   const Logits& logits_;
   std::span<const std::int64_t> rows_;
-};
-
-// Results that become a numpy array [rows, width].
-template <class Value>
-class Table {
- public:
-  Table(std::size_t rows, std::size_t width) : rows_(rows), width_(width), values_(new Value[rows * width]()) {}
-  std::span<Value> operator[](std::size_t row) { return {values_.get() + row * width_, width_}; }
-  nb::object release() && {
-    nb::capsule owner(values_.get(), [](void* values) noexcept { delete[] static_cast<Value*>(values); });
-    Value* data = values_.release();
-    return nb::cast(nb::ndarray<nb::numpy, Value, nb::ndim<2>>(data, {rows_, width_}, owner));
-  }
-
- private:
-  std::size_t rows_, width_;
-  std::unique_ptr<Value[]> values_;
 };
 
 template <class Value>
@@ -105,7 +82,7 @@ void each_row(std::size_t count, Function function) {
     else
       part(0, static_cast<std::ptrdiff_t>(count));
   }
-  if (!all_usable) raise("unusable_logits");
+  if (!all_usable) raise_unusable_logits();
 }
 
 nb::object argmax_rows(const Logits& logits, const Array<std::int64_t>& rows) {

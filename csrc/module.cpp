@@ -8,6 +8,7 @@
 
 namespace nb = nanobind;
 
+void bind_cell(nb::module_& module);
 void bind_matrix(nb::module_& module);
 void bind_measure(nb::module_& module);
 void bind_model(nb::module_& module);
@@ -28,6 +29,7 @@ void raise_refused_threads(const std::exception_ptr& error, void*) {
 NB_MODULE(_native, module) {
   headstart::handle_forks();
   nb::register_exception_translator(&raise_refused_threads);
+  bind_cell(module);
   bind_matrix(module);
   bind_measure(module);
   bind_model(module);

@@ -53,6 +53,9 @@ class NumpyOperations:
     def draft_layer(self, sizes: Any, tensors: Mapping[str, Array], embedding: Array, output: Array) -> NumpyDraftLayer:
         return NumpyDraftLayer(sizes, tensors, embedding, output)
 
+    def cell(self, inner: Array, project: Array, biases: Sequence[Array], embedding: Array, output: Array) -> None:
+        """None: a cell is composed of the operations here."""
+
     def top_k(self, logits: Array, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         order = np.argsort(-logits, axis=-1, kind="stable")[:, :k].astype(np.int64)
         weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))

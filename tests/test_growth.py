@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -66,6 +67,20 @@ def test_what_is_hardly_reached_is_not_expanded(seed: int, least: float) -> None
     for path in found:
         assert len(path) == 1 or found[path[:-1]] >= least
     assert num_expanded == 1 + sum(reach >= least and len(path) < 4 for path, reach in found.items())
+
+
+def test_a_sequence_may_ask_for_surer_nodes_than_the_proposer_does() -> None:
+    growth = Growth(replace(sequence(200), least_reach=0.4), Calibration(), 4, 0.1)
+    growth.add({ROOT: Children((0, 1), (0.5, 0.3))})
+    assert [growth.nodes[leaf].reach for leaf in growth.frontier] == [0.5]
+
+
+def test_nothing_is_expanded_whose_children_could_not_stay() -> None:
+    growth = Growth(sequence(2), Calibration(), 4)
+    growth.add({ROOT: Children((0, 1, 2), (0.5, 0.3, 0.1))})
+    assert [growth.nodes[leaf].token for leaf in growth.frontier] == [0]
+    growth.add({growth.frontier[0]: Children((0,), (0.5,))})  # 0.25 is less than what is there
+    assert not growth.frontier
 
 
 def test_estimates_are_calibrated_by_depth() -> None:

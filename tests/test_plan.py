@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from collections.abc import Sequence as ListOf
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 from headstart.cache import VARIABLE
 from headstart.plan.budget import allot
 from headstart.plan.chances import Chances, OwnChances
+from headstart.plan.members import Member
 from headstart.plan.profile import Profile, interpolated, measured, spot_check
 from headstart.plan.profile_cache import KIND, key_of, profile_of
 from headstart.plan.stepcost import StepCost
+from headstart.proposers.base import Observation, Proposer, Sequence
+from headstart.tree import Tree
 from scripted import random_target
 from synthetic import BFLOAT16, Clock, SyntheticTarget, table_cost
 
@@ -264,3 +268,34 @@ def test_chances_approach_what_happens() -> None:
     assert 0.6 * own.factor(2) == pytest.approx(0.2, abs=0.08)
     assert chances.scaled(2, 1, 0.1) == pytest.approx(0.1), "another size of estimate was not seen"
     assert chances.scaled(4, 1, 0.6) == pytest.approx(0.6), "nor another kind"
+
+
+class Leveled(Proposer):
+    """Makes two passes a call."""
+
+    name = "leveled"
+    num_passes = 0
+
+    def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
+        self.num_passes += 2
+        return [Tree.root(0) for _ in sequences]
+
+    def observe(self, observations: ListOf[Observation]) -> None:
+        pass
+
+    def forget(self, key: int) -> None:
+        pass
+
+
+def test_a_further_pass_must_be_worth_its_price() -> None:
+    proposer = Leveled()
+    member = Member("leveled", proposer, 1)
+    assert member.least_reach(1, 0.004, 0.0) == 0.0  # nothing is known of its passes
+    for _ in range(3):
+        proposer.propose([])
+        member.called(1, 0.001, is_probe=False)
+    # A pass takes 0.5 ms, and what it adds is right half of the time behind a node that is reached.
+    assert member.least_reach(1, 0.004, 0.0) == pytest.approx(0.0005 / (0.5 * 0.004))
+    assert member.least_reach(1, 0.004, 0.0002) == pytest.approx(0.0007 / (0.5 * 0.004))
+    assert member.least_reach(1, 0.0, 0.0) == 0.0  # no step with drafts was timed yet
+    assert member.least_reach(1, 1e-6, 0.0) == 0.6  # a sure node is followed whatever it costs

@@ -3,7 +3,7 @@
 Arrays are contiguous. A size or index that does not fit is a ValueError or an IndexError.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -23,6 +23,18 @@ def num_threads() -> int:
 
 def set_num_threads(count: int) -> None:
     """Change the pool's size, from the next call on."""
+
+@final
+class Cell:
+    """The cell of sequential heads over packed matrices: a level of a draft in one call."""
+
+    def __init__(
+        self, embedding: Matrix, inner: Matrix, project: Matrix, output: Matrix, biases: Sequence[Sequence[float]]
+    ) -> None: ...
+    def level(
+        self, parents: NDArray[np.float32], tokens: NDArray[np.int64], depth: int, k: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float64]]:
+        """States [n, D] of a level's nodes, and ids and probabilities [n, k] of their likeliest children."""
 
 @final
 class Matrix:

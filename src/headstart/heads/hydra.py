@@ -39,7 +39,7 @@ from headstart.heads.layout import (
     require_counts,
     written_sizes,
 )
-from headstart.heads.operations import Array, Operations
+from headstart.heads.operations import Array, Level, Operations
 
 Guesses = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Base ids [n, R] and their probabilities [n, R], likeliest first."""
@@ -116,6 +116,18 @@ class BoundHydra:
         self._tensors = {name: operations.array(values) for name, values in heads.tensors.items()}
         self._ids = None if self.config.draft_vocab is None else np.array(self.config.draft_vocab, dtype=np.int64)
         self._output = base_rows(operations, base.output, self._ids, self.config.vocab_size)
+        tensors, depths = self._tensors, range(self.config.num_heads)
+        biases = [tensors[f"heads.{depth}.bias"] for depth in depths]
+        self._cell = operations.cell(tensors["cell.weight"], tensors["cell.project"], biases, base.embedding, self._output)
+
+    def level(self, parents: Array, token_ids: Sequence[int], depth: int, num_ranks: int) -> Level:
+        """``states`` of these nodes and ``guesses`` behind them, in one operation where the engine has it."""
+        num_ranks = min(num_ranks, self.config.num_outputs)
+        if self._cell is None:
+            states = self.states(parents, token_ids, depth)
+            return states, *self.guesses(states, num_ranks)
+        states, rows, probabilities = self._cell.level(parents, np.array(token_ids, dtype=np.int64), depth, num_ranks)
+        return states, rows if self._ids is None else self._ids[rows], probabilities
 
     def states(self, parents: Array, token_ids: Sequence[int], depth: int) -> Array:
         """States [n, D] of nodes of ``depth`` (below K) with these tokens, from their parents' states [n, D]."""

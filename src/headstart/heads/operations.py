@@ -18,6 +18,9 @@ from headstart.tree import Path, Tree
 Array = Any
 """An array of the engine's own type."""
 
+Level = tuple[Array, NDArray[np.int64], NDArray[np.float64]]
+"""A level of a draft: states [n, D], ids [n, k] and probabilities [n, k] of what may follow, likeliest first."""
+
 Row = tuple[int, int]
 """Entry of a batch, row of that entry's tree."""
 
@@ -76,6 +79,13 @@ class DraftLayer(Protocol):
         """Bytes that the caches of all open slots hold."""
 
 
+class Cell(Protocol):
+    """The recurrent cell of sequential heads (``heads/hydra.py``), one call a level of a draft."""
+
+    def level(self, parents: Array, tokens: NDArray[np.int64], depth: int, k: int) -> Level:
+        """States [n, D] of nodes of ``depth``, and the k likeliest output rows behind each with their probabilities [n, k]."""
+
+
 class Operations(Protocol):
     """What an engine computes for heads."""
 
@@ -108,6 +118,9 @@ class Operations(Protocol):
 
     def draft_layer(self, sizes: Any, tensors: Mapping[str, Array], embedding: Array, output: Array) -> DraftLayer:
         """A decoder layer with caches (``target/draft_layer.py``); its logits are over the rows of ``output`` [V', D]."""
+
+    def cell(self, inner: Array, project: Array, biases: Sequence[Array], embedding: Array, output: Array) -> Cell | None:
+        """A cell in one operation, where the engine has one for these sizes; None: it is composed of the others here."""
 
     def top_k(self, logits: Array, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Indices [n, k] of the k largest logits a row, largest first, and their softmax probabilities [n, k]."""

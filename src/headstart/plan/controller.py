@@ -99,6 +99,7 @@ class AutoProposer:
         self._sequences_seen: Counter[int] = Counter()
         self._advantage = 1.0  # of the last drafts over plain decoding, as planned
         self._overhead = 0.0
+        self._token_seconds = self._row_seconds = 0.0  # of the last step with drafts
 
     def expect(self, num_rows: int) -> None:
         """Rows that the coming step holds whatever is drafted: roots and chunks of prompts."""
@@ -195,7 +196,11 @@ class AutoProposer:
             entries, is_probe = member.chosen(standings, self._step, step_seconds)
             if not entries:
                 continue
-            asking = [replace(sequences[i], max_nodes=standings[i][0].num_asked(sequences[i].max_nodes)) for i in entries]
+            least = member.least_reach(len(entries), self._token_seconds, self._row_seconds)
+            asking = [
+                replace(sequences[i], max_nodes=standings[i][0].num_asked(sequences[i].max_nodes), least_reach=least)
+                for i in entries
+            ]
             began = self._clock()
             found = walks_of(member.proposer, asking)
             asked = _Asked(member, entries, [where[i] for i in entries], is_probe, self._clock() - began)
@@ -244,6 +249,7 @@ class AutoProposer:
         pending.token_seconds = 1 / budget.rate
         steepest = min(len(seconds) - 1, max(num_kept, 1))
         pending.row_seconds = row_seconds = (seconds[steepest] - seconds[0]) / steepest if steepest else 0.0
+        self._token_seconds, self._row_seconds = pending.token_seconds, row_seconds
         cheaper = 0
         for asked in pending.asked:
             member = asked.member

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headstart.proposers.base import Proposer
+from headstart.proposers.base import GrowsByLevel, Proposer
 
 NUM_SITUATIONS = 3
 _SURE = (0.3, 0.7)  # estimates that tell situations apart
@@ -31,6 +31,8 @@ _PROBE_SHARE = 0.01
 _MIN_PROBE_STEPS, _MAX_DOUBLINGS = 8, 3
 _UNTRIED = 3.0  # times its cost: what a member is believed to earn before it was tried
 _LESS_WHERE_SURE = 0.4  # what a member earns where the cheaper ones are one step surer, until it is known
+_HIT_RATE, _MOST_LEAST_REACH = 0.5, 0.6  # of a first guess behind a drafted token; a surer node is always followed
+_PASSES_STEP = 0.05
 _FIRST_SIZE, _SPARE_SIZE, _GROWTH = 8, 3, 1.5
 
 
@@ -113,6 +115,19 @@ class Member:
         self._pooled: list[float | None] = [None] * NUM_SITUATIONS
         self._due = 0
         self._doublings = 0
+        self._num_passes = self._passes_so_far()
+        self._passes_a_call: float | None = None
+
+    def least_reach(self, num_sequences: int, token_seconds: float, row_seconds: float) -> float:
+        """Below which reach a node of this member is not worth a further pass, in which so many sequences take part.
+
+        A pass behind a node of reach r brings one that is reached with r times the member's hit rate, which is worth that share
+        of a token and takes a row and its sequence's share of the pass.
+        """
+        if not self._passes_a_call or not token_seconds:
+            return 0.0
+        pass_seconds = self.cost.seconds(num_sequences) / self._passes_a_call / num_sequences
+        return min((pass_seconds + row_seconds) / (_HIT_RATE * token_seconds), _MOST_LEAST_REACH)
 
     def chosen(self, standings: Sequence[tuple[Standing, int]], step: int, step_seconds: float) -> tuple[list[int], bool]:
         """Which sequences to ask, by (standing, situation), and whether it is a probe.
@@ -159,6 +174,11 @@ class Member:
     def called(self, num_sequences: int, seconds: float, *, is_probe: bool) -> None:
         """The member was asked for so many sequences."""
         self.cost.observe(num_sequences, seconds)
+        now = self._passes_so_far()
+        passes, self._num_passes = now - self._num_passes, now
+        if passes:
+            known = passes if self._passes_a_call is None else self._passes_a_call
+            self._passes_a_call = known + _PASSES_STEP * (passes - known)
         own = self.earnings
         own.num_calls += 1
         own.num_asked += num_sequences
@@ -188,6 +208,9 @@ class Member:
             "saved_ms": 1000 * own.saved_seconds,
             "is_on": not self._due,
         }
+
+    def _passes_so_far(self) -> int:
+        return self.proposer.num_passes if isinstance(self.proposer, GrowsByLevel) else 0
 
     def _gain(self, standing: Standing, where: int) -> float:
         """Seconds that asking may save: as in this situation so far, else as a part of a similar one, else worth a trial."""

@@ -30,6 +30,7 @@ class Sequence:
     max_nodes: int  # drafted nodes that the loop can use now
     max_depth: int  # deeper nodes could not be committed any more (max_tokens, context limit)
     choice: Choice = "coupled"  # of children at temperature > 0: what the rule of acceptance works best with
+    least_reach: float = 0.0  # of a node that is worth a further pass of a proposer that guesses level by level
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,13 @@ class Proposer(Protocol):
 
     def forget(self, key: int) -> None:
         """The sequence left."""
+
+
+@runtime_checkable
+class GrowsByLevel(Proposer, Protocol):
+    """A proposer that makes one pass for each level of its drafts, and none behind nodes below ``Sequence.least_reach``."""
+
+    num_passes: int  # so far
 
 
 @runtime_checkable

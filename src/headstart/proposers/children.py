@@ -27,6 +27,7 @@ The estimates, of which ``calibration.py`` corrects the level:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ Floats = NDArray[np.float64]
 _SHARPNESS, _SHARPNESS_OF_MODELS = 0.7, 2.0  # a
 _NEVER = -700.0  # a log-probability below which a candidate is none
 _AHEAD = 1e-9
+_FEW = 64  # candidates of a node
 _DRAWN_HIT = 0.5  # a first draw from a flat q is accepted that often; from a certain one always
 _DRAWN_FALL = 0.5  # each further draw takes this share of what the first would, of what is left
 
@@ -120,11 +122,16 @@ def choose_children(
 
 def _likeliest(ids: NDArray[np.int64], logprobs: Floats, num_children: int) -> list[Children]:
     """The likeliest children of every node, where nothing else is weighed: at temperature 0."""
-    best = _largest(logprobs, num_children)
-    tokens, logs = np.take_along_axis(ids, best, axis=1), np.take_along_axis(logprobs, best, axis=1)
-    counts = (logs > -np.inf).sum(axis=1).tolist()  # those that are candidates stand first
-    rows = zip(tokens.tolist(), np.exp(logs).tolist(), counts, strict=True)
-    return [Children(tuple(row[:count]), tuple(hits[:count])) for row, hits, count in rows]
+    if ids.shape[1] > _FEW:
+        best = _largest(logprobs, num_children)
+        ids, logprobs = np.take_along_axis(ids, best, axis=1), np.take_along_axis(logprobs, best, axis=1)
+    found = []
+    for tokens, logs in zip(
+        ids.tolist(), logprobs.tolist(), strict=True
+    ):  # for a few numbers a dozen calls of numpy take longer
+        ranked = sorted([(-x, i) for i, x in enumerate(logs) if x > -math.inf])[:num_children]
+        found.append(Children(tuple([tokens[i] for _, i in ranked]), tuple([math.exp(-x) for x, _ in ranked])))
+    return found
 
 
 def _tempered(places: ListOf[Place], logprobs: Floats) -> Floats:

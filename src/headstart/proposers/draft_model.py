@@ -75,6 +75,7 @@ class DraftModelProposer:
     def __init__(self, draft: Target, *, num_levels: int = DEFAULT_LEVELS, num_ranks: int = DEFAULT_RANKS) -> None:
         """``num_levels``: draft forwards a step, so the deepest node; ``num_ranks``: children a node, at most."""
         self.draft, self.num_levels, self.num_ranks = draft, num_levels, num_ranks
+        self.num_passes = 0
         self._states: dict[int, _State] = {}
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
@@ -142,6 +143,7 @@ class DraftModelProposer:
 
     def _grow(self, growths: ListOf[_DraftGrowth]) -> list[_DraftGrowth]:
         """One draft forward: expand the frontier of every tree; returns those that grow on."""
+        self.num_passes += 1
         feeds, leaves, num_caught_up = [], list[_Leaf](), []
         for entry, growth in enumerate(growths):
             # Committed tokens are left to feed only before the first level, when the root is the whole tree.

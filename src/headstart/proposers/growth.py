@@ -2,8 +2,8 @@
 
 One pass of the proposer scores all nodes of the deepest level, the *frontier*, of all sequences at once. Their children join,
 the ``max_nodes`` nodes with the likeliest paths stay, and those of them that are new are the next frontier (EAGLE-2, Li et al.
-2024, section 4). Growth ends when a level has no survivor, when none of its paths is likely enough to be worth a further pass,
-or after ``num_levels`` passes.
+2024, section 4). Growth ends when no survivor's children could stay, when none of its paths is likely enough to be worth a
+further pass, or after ``num_levels`` passes.
 
 A node's reach is the product of the calibrated estimates on its path, so a child never reaches further than its parent, and
 what is kept is closed under parents.
@@ -38,9 +38,9 @@ class Growth:
     """One sequence's tree while it grows."""
 
     def __init__(self, sequence: Sequence, calibration: Calibration, num_levels: int, least_reach: float = 0.0) -> None:
-        """``num_levels``: passes, so the deepest node; nodes of less than ``least_reach`` are not expanded."""
+        """``num_levels``: passes, so the deepest node; nodes below ``least_reach``, or below the sequence's, are not expanded."""
         self.sequence, self.calibration = sequence, calibration
-        self.num_levels, self.least_reach = num_levels, least_reach
+        self.num_levels, self.least_reach = num_levels, max(least_reach, sequence.least_reach)
         self.nodes = [Node(sequence.tokens[-1], -1, 1.0, 1.0, 0)]
         self.frontier = [ROOT]  # nodes that the next pass expands, all of one depth
         self._kept: list[int] = []  # the likeliest nodes so far, without the root
@@ -79,7 +79,9 @@ class Growth:
             self._border = nodes[self._kept[-1]].reach
         self.frontier = []
         if depth < self.num_levels:
-            self.frontier = sorted(i for i in self._kept if i >= first and nodes[i].reach >= self.least_reach)
+            new = sorted(i for i in self._kept if i >= first)
+            # No child reaches further than its parent, so behind the least likely node of a full draft nothing can be gained.
+            self.frontier = [i for i in new if nodes[i].reach >= self.least_reach and nodes[i].reach > self._border]
 
     def tree(self, rows: ListOf[int] | None = None) -> Tree:
         """These nodes as a tree, parents first; None: what is kept."""

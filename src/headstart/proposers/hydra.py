@@ -37,6 +37,7 @@ class HydraProposer:
     def __init__(self, heads: BoundHydra, *, num_ranks: int = DEFAULT_RANKS) -> None:
         """``num_ranks``: children a node, at most."""
         self.heads, self.num_ranks = heads, num_ranks
+        self.num_passes = 0
         self._states = HiddenStates(heads.operations)
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
@@ -47,16 +48,12 @@ class HydraProposer:
             return trees
         growths = [Growth(sequences[i], state.calibration, self._num_levels(sequences[i]), _LEAST_REACH) for i, state in known]
         hidden = self._states.gather([state for _, state in known])
-        states = self.heads.states(hidden, [state.root for _, state in known], 0)
         growing = growths
         for row, growth in enumerate(growing):
             growth.nodes[ROOT].row = row
-        while True:
-            self._hang(growing, states)
-            growing = [growth for growth in growing if growth.frontier]
-            if not growing:
-                break
-            states = self._descend(growing, states)
+        states = self._grow(growing, hidden)
+        while growing := [growth for growth in growing if growth.frontier]:
+            states = self._grow(growing, self._parents(growing, states))
         for (i, _), growth in zip(known, growths, strict=True):
             trees[i] = growth.tree()
         return trees
@@ -72,21 +69,25 @@ class HydraProposer:
     def _num_levels(self, sequence: Sequence) -> int:
         return min(self.heads.config.num_heads, sequence.max_depth)
 
-    def _hang(self, growths: ListOf[Growth], states: Array) -> None:
-        """Hang children under the frontiers, whose ``states`` [n, D] stand one growth behind the other."""
+    def _grow(self, growths: ListOf[Growth], parents: Array) -> Array:
+        """Hang children under the frontiers, whose nodes' states [n, D] are returned; ``parents`` are those above them."""
         places = [growth.place(leaf) for growth in growths for leaf in growth.frontier]
         is_noisy = any(place.sequence.sampler.sampling.temperature > 0 for place in places)
-        ids, probabilities = self.heads.guesses(states, _NOISY_CANDIDATES if is_noisy else self.num_ranks)
+        num_candidates = _NOISY_CANDIDATES if is_noisy else self.num_ranks
+        nodes = [growth.nodes[leaf] for growth in growths for leaf in growth.frontier]
+        self.num_passes += 1
+        tokens, depth = [node.token for node in nodes], nodes[0].depth
+        states, ids, probabilities = self.heads.level(parents, tokens, depth, num_candidates)
         logprobs = np.log(np.maximum(probabilities, _TINY))
         chosen = iter(choose_children(places, ids, logprobs, self.num_ranks, owner=self.name))
         for growth in growths:
             growth.add({leaf: next(chosen) for leaf in growth.frontier})
+        return states
 
-    def _descend(self, growths: ListOf[Growth], states: Array) -> Array:
-        """States [n, D] of the new frontiers, from those of the level above."""
+    def _parents(self, growths: ListOf[Growth], states: Array) -> Array:
+        """States [n, D] above the new frontiers, out of those of the level before."""
         leaves = [growth.nodes[leaf] for growth in growths for leaf in growth.frontier]
         parents = [growth.nodes[growth.nodes[leaf].parent].row for growth in growths for leaf in growth.frontier]
         for row, node in enumerate(leaves):
             node.row = row
-        above = self.heads.operations.take(states, np.array(parents))
-        return self.heads.states(above, [node.token for node in leaves], leaves[0].depth)
+        return self.heads.operations.take(states, np.array(parents))

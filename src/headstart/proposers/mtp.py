@@ -99,6 +99,7 @@ class MtpProposer:
         """``num_levels``: forwards a step, so the deepest node (None: as in training); ``num_ranks``: most children a node."""
         self.heads, self.layer, self.num_ranks = heads, heads.layer, num_ranks
         self.num_levels = heads.config.num_steps if num_levels is None else num_levels
+        self.num_passes = 0
         self._states: dict[int, _State] = {}
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
@@ -192,6 +193,7 @@ class MtpProposer:
 
     def _grown(self, growths: ListOf[Growth], scored: LayerScored, rows: ListOf[Row], pool: Any) -> Any:
         """Hang children below the frontiers, scored in ``rows``; returns the pool with their own outputs behind the rest."""
+        self.num_passes += 1
         places = [growth.place(leaf) for growth in growths for leaf in growth.frontier]
         is_noisy = any(place.sequence.sampler.sampling.temperature > 0 for place in places)
         count = max(self.num_ranks, _NOISY_CANDIDATES) if is_noisy else self.num_ranks

@@ -21,6 +21,7 @@ from headstart.target.native_draft_layer import NativeDraftLayer
 Array = NDArray[np.float32]
 
 _BLOCK = 32  # inputs of a block
+_CELL_INNER = 16  # outputs that a kernel computes at once
 
 
 class NativeOperations:
@@ -78,6 +79,19 @@ class NativeOperations:
     ) -> NativeDraftLayer:
         """A decoder layer with caches of its own."""
         return NativeDraftLayer(sizes, tensors, embedding, output, self.kind)
+
+    def cell(
+        self,
+        inner: _native.Matrix,
+        project: _native.Matrix,
+        biases: Sequence[Array],
+        embedding: _native.Matrix,
+        output: _native.Matrix,
+    ) -> _native.Cell | None:
+        """The engine's own cell; None for an inner size that its kernels do not take."""
+        if inner.shape[0] % _CELL_INNER:
+            return None
+        return _native.Cell(embedding, inner, project, output, [bias.tolist() for bias in biases])
 
     def top_k(self, logits: Array, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Indices [n, k] of the k largest logits a row, largest first, and their softmax probabilities [n, k]."""

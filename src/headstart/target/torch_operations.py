@@ -61,6 +61,9 @@ class TorchOperations:
         """A decoder layer with caches of its own."""
         return TorchDraftLayer(sizes, tensors, embedding, output)
 
+    def cell(self, inner: Tensor, project: Tensor, biases: Sequence[Tensor], embedding: Tensor, output: Tensor) -> None:
+        """None: a cell is composed of the operations here."""
+
     def top_k(self, logits: Tensor, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Indices [n, k] of the k largest logits a row, largest first, and their softmax probabilities [n, k]."""
         x = logits.detach().float()

@@ -1,0 +1,105 @@
+"""The native cell: a level in one call is the level composed of single operations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart import _native
+from headstart.errors import ModelError
+from headstart.heads.hydra import BoundHydra, HydraConfig, HydraHeads
+from headstart.target.native_operations import NativeOperations
+
+V, D, K = 80, 32, 3
+
+
+class Weights:
+    def __init__(self, matrix: _native.Matrix) -> None:
+        self.embedding = self.output = matrix
+
+
+def bound(dtype: str, inner: int = 48, draft_vocab: tuple[int, ...] | None = None) -> BoundHydra:
+    rng, ops = np.random.default_rng(3), NativeOperations(dtype)
+    config = HydraConfig(num_heads=K, hidden_size=D, vocab_size=V, inner_size=inner, draft_vocab=draft_vocab)
+    tensors = {name: rng.normal(size=shape, scale=0.3).astype(np.float32) for name, shape in config.shapes().items()}
+    matrix = ops.array(rng.standard_normal((V, D)).astype(np.float32))
+    assert isinstance(matrix, _native.Matrix)
+    return HydraHeads(config, tensors).bind(ops, Weights(matrix))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "q4_1"])
+@pytest.mark.parametrize("draft_vocab", [None, tuple(range(70, 3, -1))])
+@given(seed=st.integers(0, 10**6), rows=st.integers(1, 11), depth=st.integers(0, K - 1), ranks=st.integers(1, 90))
+def test_a_level_is_what_its_operations_give(
+    dtype: str, draft_vocab: tuple[int, ...] | None, seed: int, rows: int, depth: int, ranks: int
+) -> None:
+    heads, rng = bound(dtype, draft_vocab=draft_vocab), np.random.default_rng(seed)
+    parents, tokens = rng.standard_normal((rows, D)).astype(np.float32), rng.integers(0, V, rows).tolist()
+    states, ids, probabilities = heads.level(parents, tokens, depth, ranks)
+    expected = heads.states(parents, tokens, depth)
+    # Activations are rounded to bytes beside 4-bit weights, so a last bit of an exponential may become a step of 1/127.
+    np.testing.assert_allclose(states, expected, atol=1e-5 if dtype == "float32" else 0.05)
+    found, values = heads.guesses(states, ranks)
+    np.testing.assert_array_equal(ids, found)
+    np.testing.assert_array_equal(probabilities, values)
+
+
+def test_a_row_is_the_same_beside_any_others() -> None:
+    heads, rng = bound("bfloat16"), np.random.default_rng(0)
+    parents, tokens = rng.standard_normal((9, D)).astype(np.float32), list(range(9))
+    together = heads.level(parents, tokens, 1, 5)
+    for row in range(9):
+        alone = heads.level(parents[row : row + 1], [tokens[row]], 1, 5)
+        for one, all_rows in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(one[0], all_rows[row])
+
+
+def test_inner_sizes_that_no_kernel_takes_are_composed() -> None:
+    heads = bound("float32", inner=20)
+    assert heads._cell is None
+    states, ids, _ = heads.level(np.ones((2, D), dtype=np.float32), [1, 2], 0, 4)
+    assert states.shape == (2, D) and ids.shape == (2, 4)
+
+
+def cell() -> _native.Cell:
+    found = bound("float32")._cell
+    assert isinstance(found, _native.Cell)
+    return found
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    ops, row = NativeOperations("float32"), np.zeros((1, D), dtype=np.float32)
+    one = np.zeros(1, dtype=np.int64)
+    for tokens, depth in ((one + V, 0), (one - 1, 0), (one, K), (one, -1)):
+        with pytest.raises(IndexError, match=r"token|depth"):
+            cell().level(row, tokens, depth, 3)
+    for parents, tokens, k in (
+        (row, np.zeros(2, dtype=np.int64), 3),
+        (row[:, 1:].copy(), one, 3),
+        (row[:0], one[:0], 3),
+        (row, one, 0),
+    ):
+        with pytest.raises(ValueError, match=r"parents|k must"):
+            cell().level(parents, tokens, 0, k)
+
+    def matrix(outputs: int, inputs: int) -> _native.Matrix:
+        found = ops.array(np.zeros((outputs, inputs), dtype=np.float32))
+        assert isinstance(found, _native.Matrix)
+        return found
+
+    right = {"embedding": (V, D), "inner": (48, 2 * D), "project": (D, 48), "output": (V, D)}
+    for name, shape in {"embedding": (V, D + 16), "inner": (48, D), "project": (D, 32), "output": (V, D - 16)}.items():
+        with pytest.raises(ValueError, match="it must be"):
+            _native.Cell(**{key: matrix(*value) for key, value in (right | {name: shape}).items()}, biases=[[0.0] * 48])
+    for biases in ([], [[0.0] * 47]):
+        with pytest.raises(ValueError, match="bias"):
+            _native.Cell(**{key: matrix(*value) for key, value in right.items()}, biases=biases)
+    with pytest.raises(ValueError, match="multiple of 16"):
+        _native.Cell(matrix(V, D), matrix(20, 2 * D), matrix(D, 20), matrix(V, D), [[0.0] * 20])
+
+
+def test_states_that_are_no_numbers_are_an_error() -> None:
+    with pytest.raises(ModelError, match=r"finite|NaN|usable"):
+        cell().level(np.full((1, D), np.nan, dtype=np.float32), np.zeros(1, dtype=np.int64), 0, 3)
