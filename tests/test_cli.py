@@ -386,6 +386,18 @@ def test_train_makes_heads_that_generate_uses(run: Run, model: str, tmp_path: Pa
     assert (status, text, err) == (0, plain, "")
 
 
+def test_train_with_the_model_ends_with_an_error_if_that_harmed_it(run: Run, model: str, tmp_path: Path) -> None:
+    data, record = tmp_path / "data.jsonl", tmp_path / "result.json"
+    data.write_text("\n".join(json.dumps({"turns": [f"why {a}?", f"so {a} it is."]}) for a in "abcdefghij"), encoding="utf-8")
+    line = f"train {model} --out {tmp_path / 'heads'} --model-out {tmp_path / 'tuned'} --data {data} --epochs 1 --batch-rows 16"
+    line += " --minutes 0 --base-dtype float32 --num-heads 2 --num-ranks 4 --held-out 0.2 --lora-rank 2"
+    status, text, err = run(*line.split(), "--joint-rate", "1.0", "--json", str(record))
+    assert status == 1
+    assert "OUT OF ITS BOUNDS" in text
+    assert f"error: {tmp_path / 'tuned'} is out of its bounds (max_harm 1.0%, max_divergence 0.05): held-out perplexity" in err
+    assert json.loads(record.read_text())["tuned"]["is_within_bound"] is False
+
+
 # the engine
 
 

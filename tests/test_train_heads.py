@@ -25,7 +25,6 @@ from headstart.heads.mtp import MtpConfig
 from headstart.target.base import BaseWeights
 from headstart.target.torch_operations import TorchOperations
 from headstart.train import Event, TrainResult, TrainSettings, train
-from headstart.train import run as training
 from headstart.train.acceptance import Ranks, acceptance, acceptance_by_kind, counted_length, measure_ranks
 from headstart.train.base import Base
 from headstart.train.capture import Batch, Captured, Online, capture, estimated_bytes, num_rows
@@ -33,7 +32,8 @@ from headstart.train.checkpoint import Progress
 from headstart.train.corpus import Document
 from headstart.train.forms import Form, form_of
 from headstart.train.losses import FrozenBase, Objective, mixed_cross_entropy
-from headstart.train.trainer import Tensors, Trainer
+from headstart.train.record import command
+from headstart.train.trainer import Measured, Tensors, Trainer
 
 SETTINGS = TrainSettings(
     base_dtype="float32", states_dtype="float32", batch_rows=60, epochs=50, evaluations=3, num_ranks=4, draft_vocab=24,
@@ -280,17 +280,22 @@ def test_kinds_with_enough_held_out_text_are_measured_by_themselves() -> None:
     assert found["many"].predicted_length.keys() == whole.predicted_length.keys()
 
 
-def scripted(lengths: list[float]) -> Callable[[Tensors], Acceptance]:
+def scripted(lengths: list[float]) -> Callable[[Tensors], Measured]:
     left = iter(lengths)
-    return lambda tensors: Acceptance(((0.5,),), (0.5,), {8: 1.0, 16: next(left)})
+    return lambda tensors: Measured(Acceptance(((0.5,),), (0.5,), {8: 1.0, 16: next(left)}))
 
 
-def trainer(evaluate: Any = None, settings: TrainSettings = SETTINGS, goal: Objective | None = None, **options: Any) -> Trainer:
+def trainer(
+    evaluate: Any = None, settings: TrainSettings = SETTINGS, goal: Objective | None = None, **options: Any
+) -> Trainer[Batch]:
     goal = goal or objective(BASE)
     texts = list(range(24))
     held_out = list(range(24, 30))
-    measured = evaluate or (lambda t: acceptance(measure_ranks(goal.form, t, goal.base, STATES, held_out, 4), 4))
-    return Trainer(goal, fresh(goal.form), STATES, texts, settings, evaluate=measured, **options)
+
+    def measured(tensors: Tensors) -> Measured:
+        return Measured(acceptance(measure_ranks(goal.form, tensors, goal.base, STATES, held_out, 4), 4))
+
+    return Trainer(goal, fresh(goal.form), STATES, texts, settings, evaluate=evaluate or measured, **options)
 
 
 def test_the_best_heads_by_acceptance_are_kept_not_the_last() -> None:
@@ -311,7 +316,7 @@ def test_the_best_heads_by_acceptance_are_kept_not_the_last() -> None:
 @pytest.mark.parametrize("vocab_sample", [0, 6])
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "mtp"])
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, vocab_sample: int, kind: str) -> None:
-    def made() -> Trainer:
+    def made() -> Trainer[Batch]:
         goal = objective(BASE, vocab_sample=vocab_sample, kind=kind)
         return trainer(goal=goal, checkpoint=tmp_path / "c.safetensors", about={"a": 1})
 
@@ -482,7 +487,7 @@ def test_the_provenance_names_the_command_but_no_folder_of_the_machine(tmp_path:
 
 def test_a_run_of_the_module_is_named_as_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/somewhere/headstart/__main__.py", "train", "toy", "--out", "/elsewhere/heads"])
-    assert training._command() == "python -m headstart train toy --out heads"
+    assert command() == "python -m headstart train toy --out heads"
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from headstart.cli.options import JsonFile, ModelName, flags_of, given, switch
+from headstart.errors import TrainingError
 from headstart.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from headstart.train import Event, TrainResult
+    from headstart.train.result import Tuned
 
     TrainFlags = TrainSettings
 else:
@@ -50,11 +52,14 @@ def train(
     data: Annotated[str | None, Parameter(help="JSON Lines of chats or texts; without it the model writes its own")] = None,
     corpus: Annotated[str | None, Parameter(help="folder of a corpus that the model wrote or goes on writing")] = None,
     init: Annotated[str | None, Parameter(help="folder of heads to start from")] = None,
+    model_out: Annotated[
+        str | None, Parameter(help="train the model too (Medusa-2), and save what comes of it in this folder")
+    ] = None,
     no_resume: Annotated[bool, switch("begin anew where a run was stopped")] = False,
     json: JsonFile = None,
     settings: TrainOptions = None,
 ) -> None:
-    """Train heads for a model, which stays as it is; a run that was stopped goes on."""
+    """Train heads for a model, which stays as it is unless told otherwise; a run that was stopped goes on."""
     from headstart.cli.terminal import STDOUT, check_json, progress, write_json
 
     check_json(json)
@@ -69,6 +74,7 @@ def train(
             data=data,
             corpus=corpus,
             init=init,
+            model_out=model_out,
             resume=not no_resume,
             settings=chosen,
             report=_reporter(update),
@@ -78,6 +84,11 @@ def train(
         _show(result)
     if json is not None:
         write_json(json, describe(result))
+    if result.tuned is not None and not result.tuned.is_within_bound:
+        raise TrainingError(
+            f"{result.tuned.path} is out of its bounds (max_harm {chosen.max_harm:.1%}, max_divergence "
+            f"{chosen.max_divergence}): {result.tuned.quality}; lower joint_rate, base_rate or heads_weight"
+        )
 
 
 def _reporter(update: Callable[[float, float, str], None]) -> Callable[[Event], None]:
@@ -116,6 +127,9 @@ def _show(result: TrainResult) -> None:
         f"({result.supervised_share:.0%} of all), best at step {result.progress.best_step} of {result.progress.step}, "
         f"{result.progress.num_skipped} batches skipped, {result.seconds / 60:.1f} minutes"
     )
+    if result.tuned is not None:
+        bound = "within its bounds" if result.tuned.is_within_bound else "OUT OF ITS BOUNDS"
+        say(f"{result.tuned.path}: the model that the heads belong to, {bound}: {result.tuned.quality}")
     for size in result.after.predicted_length:
         say(f"static tree of {size} rows: {' '.join(map(str, result.after.paths(size - 1)))}")
 
@@ -133,4 +147,10 @@ def describe(result: TrainResult) -> dict[str, Any]:
         "supervised_share": result.supervised_share,
         "progress": asdict(result.progress),
         "seconds": result.seconds,
+        "tuned": None if result.tuned is None else _tuned(result.tuned),
     }
+
+
+def _tuned(tuned: Tuned) -> dict[str, Any]:
+    quality = asdict(tuned.quality) | {"perplexity_rise": tuned.quality.rise}
+    return {"model": tuned.path.name, "is_within_bound": tuned.is_within_bound, "quality": quality}

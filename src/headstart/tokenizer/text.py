@@ -75,6 +75,11 @@ class Tokenizer:
         """Whether ``apply_chat`` can work; a base model has none."""
         return self._template is not None
 
+    @property
+    def chat_template(self) -> str | None:
+        """The template's source, if there is one."""
+        return None if self._template is None else self._template.source
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. ``add_special_tokens`` puts the beginning-of-text token first where the model has one."""
         if not isinstance(text, str):

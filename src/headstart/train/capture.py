@@ -48,6 +48,12 @@ class Batch:
     roots: Tensor  # [n]: the text's token that the row predicts
     picks: Tensor  # [n]: what the base says greedily there: the text's token if it was written so, else the argmax
     remaining: Tensor  # [n]: rows of the segment from this one on, itself included
+    original: Tensor | None = None  # [n, D]: states before the base was changed, if it is (``joint``)
+
+    @property
+    def judging(self) -> Tensor:
+        """States [n, D] from which the distribution follows that heads shall come near to."""
+        return self.hidden if self.original is None else self.original
 
     @property
     def num_rows(self) -> int:
@@ -68,7 +74,9 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The batch where the heads are."""
-        return Batch(self.hidden.to(device), self.roots.to(device), self.picks.to(device), self.remaining.to(device))
+        original = None if self.original is None else self.original.to(device)
+        hidden, roots = self.hidden.to(device), self.roots.to(device)
+        return Batch(hidden, roots, self.picks.to(device), self.remaining.to(device), original)
 
 
 class States(Protocol):
@@ -161,7 +169,7 @@ class Online:
         """Rows of the segments of these documents."""
         chosen = [self._documents[i] for i in documents]
         found = hidden_states(self._target, chosen)
-        return _batch(torch.cat([hidden for hidden, _ in found]), torch.cat([greedy for _, greedy in found]), chosen)
+        return batch_of(torch.cat([hidden for hidden, _ in found]), torch.cat([greedy for _, greedy in found]), chosen)
 
 
 class Captured:
@@ -187,7 +195,7 @@ class Captured:
         ranges = [slice(self._starts[i], self._starts[i + 1]) for i in documents]
         hidden = torch.from_numpy(np.concatenate([self._hidden[rows] for rows in ranges])).view(self._dtype)
         greedy = torch.from_numpy(np.concatenate([self._greedy[rows] for rows in ranges]))
-        return _batch(hidden, greedy, [self._documents[i] for i in documents])
+        return batch_of(hidden, greedy, [self._documents[i] for i in documents])
 
 
 class StateFiles:
@@ -285,7 +293,8 @@ def _numpy(hidden: Tensor, dtype: str) -> np.ndarray[Any, Any]:
     return values.view(torch.int16).numpy() if dtype == "bfloat16" else values.numpy()
 
 
-def _batch(hidden: Tensor, greedy: Tensor, documents: Sequence[Document]) -> Batch:
+def batch_of(hidden: Tensor, greedy: Tensor, documents: Sequence[Document]) -> Batch:
+    """Rows of the segments of these documents, with their states [n, D] and the base's argmax [n] behind each."""
     roots: list[int] = []
     remaining: list[int] = []
     written_greedily: list[bool] = []

@@ -139,6 +139,17 @@ def statistics(documents: Sequence[Document]) -> dict[str, Any]:
     }
 
 
+def held_apart(documents: Sequence[Document], share: float) -> tuple[list[int], list[int]]:
+    """Numbers of held-out documents and of those to learn from; at least one each."""
+    if len(documents) < 2:
+        raise DataError("one document is not enough: some are learned from and some are held out to measure; give more data")
+    held_out = [i for i, document in enumerate(documents) if document.is_held_out(share)]
+    if not held_out or len(held_out) == len(documents):
+        held_out = [min(range(len(documents)), key=lambda i: documents[i].digest)]
+    chosen = set(held_out)
+    return held_out, [i for i in range(len(documents)) if i not in chosen]
+
+
 def write_json(path: Path, record: Any) -> None:
     """Write under a temporary name, then rename: a reader sees the old file or the new one."""
     temporary = path.with_name(path.name + ".tmp")

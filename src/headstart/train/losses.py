@@ -24,8 +24,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headstart.train.base import Base
 from headstart.train.capture import Batch
 from headstart.train.forms import Form
+from headstart.train.settings import TrainSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,31 @@ class Objective:
     vocab_sample: int
     chunk_rows: int
     compute_dtype: torch.dtype
+    weight: float = 1.0  # of the whole loss, where another one stands beside it
+
+    @classmethod
+    def of(cls, base: Base, form: Form, settings: TrainSettings, weight: float = 1.0) -> Objective:
+        """The loss that the settings ask for."""
+        model, vocab = base.model, form.config.draft_vocab
+        ids = torch.arange(model.vocab_size) if vocab is None else torch.tensor(vocab)
+        places = torch.full((model.vocab_size,), -1, dtype=torch.long)
+        places[ids] = torch.arange(len(ids))
+        output = model.output[ids.to(model.device)].float()
+        return cls(
+            form,
+            FrozenBase(model.embedding, output, places.to(model.device)),
+            settings.head_decay,
+            settings.soft_weight,
+            settings.vocab_sample,
+            settings.chunk_rows,
+            torch.bfloat16 if base.dtype == "bfloat16" else torch.float32,
+            weight,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.base.embedding.device
 
     def num_targets(self, batch: Batch) -> list[int]:
         """Rows of the batch that each head can learn from."""
@@ -110,7 +137,7 @@ class Objective:
         dtype, device = self.compute_dtype, batch.hidden.device
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             logits = self.form.guessed(tensors, batch, rows, outputs)
-            ahead = batch.hidden[rows.start : rows.stop + self.form.config.num_heads].to(base_output.dtype)
+            ahead = batch.judging[rows.start : rows.stop + self.form.config.num_heads].to(base_output.dtype)
             with torch.no_grad():
                 soft = functional.linear(ahead, base_output) if self.soft_weight > 0 else None
         soft = None if soft is None else soft.float().softmax(-1)  # [c + K, V']
@@ -121,7 +148,7 @@ class Objective:
                 continue
             hard = places[rows][known]
             part = mixed_cross_entropy(scores[known], hard, None if soft is None else soft[known + depth], self.soft_weight)
-            loss = loss + self.head_decay**depth / count * part
+            loss = loss + self.weight * self.head_decay**depth / count * part
         return loss
 
 

@@ -61,6 +61,17 @@ class TrainSettings:
     evaluation_rows: int = 6000
     checkpoint_minutes: float = 2.0
     max_bad_batches: int = 5  # in a row, before training stops
+    # the base, where it learns together with the heads (Medusa-2)
+    joint_share: float = 0.5  # of the minutes, for the joint stage
+    joint_epochs: float = 1.0  # passes of the joint stage over the corpus, at most
+    joint_rows: int = 512  # supervised tokens in a joint step
+    joint_rate: float = 1e-3  # learning rate of the heads in the joint stage
+    base_rate: float = 0.25  # learning rate of the base over that of the heads, in the joint stage
+    heads_weight: float = 0.05  # of the heads' loss beside the base's distance from what it was (lambda_0)
+    lora_rank: int = 32  # of the base's adapters
+    lora_alpha: float = 16.0  # alpha / rank scales what an adapter adds
+    max_harm: float = 0.01  # share by which held-out perplexity of the base may rise
+    max_divergence: float = 0.05  # nats a place by which the base may differ from what it was
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -74,10 +85,10 @@ class TrainSettings:
         for name in _NOT_NEGATIVE:
             value = getattr(self, name)
             _require(math.isfinite(value) and value >= 0, self, name, "0 or more")
-        for name in ("corpus_share", "capture_share", "held_out", "warmup", "soft_weight"):
+        for name in ("corpus_share", "capture_share", "held_out", "warmup", "soft_weight", "joint_share"):
             _require(0 <= getattr(self, name) <= 1, self, name, "between 0 and 1")
         _require(isinstance(self.seed, int) and 0 <= self.seed < 2**32, self, "seed", "a whole number from 0 to below 2**32")
-        for name in ("learning_rate", "epochs", "head_decay"):
+        for name in ("learning_rate", "epochs", "head_decay", "joint_epochs", "joint_rate", "base_rate", "lora_alpha"):
             _require(0 < getattr(self, name) < math.inf, self, name, "a finite number above 0")
         _require(
             len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), self, "betas", "two numbers from 0 to below 1"
@@ -86,6 +97,12 @@ class TrainSettings:
         _require(self.output in ("base", "own"), self, "output", '"base" or "own"')
         for name in ("states_dtype", "base_dtype"):
             _require(getattr(self, name) in ("float32", "bfloat16", "float16"), self, name, "float32, bfloat16 or float16")
+
+    def refuse_joint(self) -> None:
+        """RequestError that names the first setting of the joint stage that was given."""
+        for name in JOINT:
+            if getattr(self, name) != getattr(TrainSettings(), name):
+                raise RequestError(f"{name} has no effect while the base stays as it is; give model_out (--model-out)")
 
     @classmethod
     def of(cls, **options: Any) -> TrainSettings:
@@ -101,7 +118,7 @@ class TrainSettings:
 
 _AT_LEAST_ONE = (
     "writer_batch", "answer_tokens", "question_tokens", "num_heads", "num_blocks", "num_ranks", "batch_rows", "chunk_rows",
-    "evaluations", "evaluation_rows", "max_bad_batches",
+    "evaluations", "evaluation_rows", "max_bad_batches", "joint_rows", "lora_rank",
 )  # fmt: skip
 _MAY_BE_NONE = ("num_heads",)
 _NOT_NEGATIVE = (
@@ -113,7 +130,15 @@ _NOT_NEGATIVE = (
     "vocab_sample",
     "checkpoint_minutes",
     "clip",
+    "heads_weight",
+    "max_harm",
+    "max_divergence",
 )
+JOINT = (
+    "joint_share", "joint_epochs", "joint_rows", "joint_rate", "base_rate", "heads_weight", "lora_rank", "lora_alpha",
+    "max_harm", "max_divergence",
+)  # fmt: skip
+"""Settings that only a run which trains the base as well can follow."""
 
 
 _TYPES: dict[type, str] = {

@@ -1,4 +1,7 @@
-"""The loop: batches of documents, AdamW on the heads alone, held-out acceptance now and then, the best heads kept.
+"""The loop: batches of documents, AdamW, held-out acceptance now and then, the best tensors kept.
+
+It trains whatever tensors it is given by whatever goal they have: heads alone (``losses.py``), or heads and the base's adapters
+together (``joint``).
 
 What decides a step is the seed, the number of the epoch and of the batch, and the tensors and moments so far: nothing is drawn
 from a generator that carries state from step to step. So a resumed run repeats the bits of an uninterrupted one (on one machine
@@ -14,9 +17,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -25,39 +28,95 @@ from torch import Tensor
 from headstart.errors import TrainingError
 from headstart.heads.base import Acceptance
 from headstart.train.acceptance import PREDICTED_ROWS
-from headstart.train.capture import Batch, States
 from headstart.train.checkpoint import Progress, load_checkpoint, save_checkpoint
-from headstart.train.losses import Objective
 from headstart.train.settings import TrainSettings
 
 Tensors = dict[str, Tensor]
 _MARGIN = 0.95  # of the time left; measuring and writing take some
 
 
-class Trainer:
-    """Trains the heads' tensors in place."""
+class Rows(Protocol):
+    """What a step learns from."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same where it is computed with."""
+
+
+B = TypeVar("B", bound=Rows)
+Taken = TypeVar("Taken", bound=Rows, contravariant=True)
+Given = TypeVar("Given", bound=Rows, covariant=True)
+
+
+class Goal(Protocol[Taken]):
+    """What is learned."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+    def num_targets(self, batch: Taken) -> list[int]:
+        """How much there is to learn from, by whatever parts."""
+
+    def backward(self, tensors: Mapping[str, Tensor], batch: Taken, generator: torch.Generator) -> float:
+        """Add the gradient of the batch's loss to ``tensors`` and return the loss."""
+
+
+class Source(Protocol[Given]):
+    """Where batches come from."""
+
+    def batch(self, documents: Sequence[int]) -> Given:
+        """Rows of these documents, by their numbers."""
+
+    def rows_of(self, document: int) -> int:
+        """Rows that a document has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Held-out acceptance, what else the curve shall show, and whether these tensors may be kept."""
+
+    acceptance: Acceptance
+    notes: Mapping[str, float] = field(default_factory=dict)
+    may_keep: bool = True
+
+
+class Trainer(Generic[B]):
+    """Trains tensors in place."""
 
     def __init__(
         self,
-        objective: Objective,
+        objective: Goal[B],
         tensors: Tensors,
-        states: States,
+        states: Source[B],
         documents: Sequence[int],
         settings: TrainSettings,
         *,
-        evaluate: Callable[[Tensors], Acceptance],
+        evaluate: Callable[[Tensors], Measured],
+        rate_of: Callable[[str], float] = lambda name: 1.0,
         keep: Callable[[Tensors, Acceptance, Progress], None] = lambda tensors, acceptance, progress: None,
         checkpoint: Path | None = None,
         about: Mapping[str, Any] | None = None,
         report: Callable[[Progress, float], None] = lambda progress, loss: None,
     ) -> None:
-        """``documents``: numbers of those to learn from; ``keep`` saves the best heads, ``report`` hears each step's loss."""
+        """``documents``: numbers of those to learn from; ``keep`` saves the best tensors, ``report`` hears each step's loss.
+
+        ``rate_of``: a tensor's learning rate over that of the settings.
+        """
         self.objective, self.states, self.settings, self.about = objective, states, settings, dict(about or {})
         self.tensors = {name: tensor.detach().clone().requires_grad_(True) for name, tensor in tensors.items()}
         self.documents = list(documents)
         self._evaluate, self._keep, self._report, self._checkpoint = evaluate, keep, report, checkpoint
+        factors = {name: rate_of(name) for name in self.tensors}
+        groups = [
+            {"params": [self.tensors[name] for name in self.tensors if factors[name] == factor], "factor": factor}
+            for factor in dict.fromkeys(factors.values())
+        ]
         self.optimizer = torch.optim.AdamW(
-            list(self.tensors.values()), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
+            groups, lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
         )
         self.progress = Progress(total_steps=0)
         self._order: list[list[int]] = []
@@ -136,7 +195,7 @@ class Trainer:
             return math.nan
         progress.num_bad = 0
         for group in self.optimizer.param_groups:
-            group["lr"] = settings.learning_rate * self._rate(progress.step)
+            group["lr"] = settings.learning_rate * group["factor"] * self._rate(progress.step)
         self.optimizer.step()
         return loss
 
@@ -161,26 +220,28 @@ class Trainer:
     def _measure(self) -> None:
         self._keep_if_best(self._observe())
 
-    def _observe(self) -> Acceptance:
+    def _observe(self) -> Measured:
         """Acceptance on held-out text, noted on the curve."""
         progress = self.progress
         measured = self._evaluate(self.tensors)
+        found = measured.acceptance
         if not progress.before:
-            progress.before = asdict(measured)
-        length = measured.predicted_length[PREDICTED_ROWS[-1]]
-        point = {"step": progress.step, "tokens": progress.num_tokens, "length": length, "top1": measured.by_position[0]}
-        progress.curve.append(point | ({"loss": float(np.mean(progress.losses))} if progress.losses else {}))
+            progress.before = asdict(found)
+        length = found.predicted_length[PREDICTED_ROWS[-1]]
+        point = {"step": progress.step, "tokens": progress.num_tokens, "length": length, "top1": found.by_position[0]}
+        loss = {"loss": float(np.mean(progress.losses))} if progress.losses else {}
+        progress.curve.append(point | dict(measured.notes) | loss)
         progress.losses = []
         return measured
 
-    def _keep_if_best(self, measured: Acceptance) -> None:
-        progress, length = self.progress, measured.predicted_length[PREDICTED_ROWS[-1]]
-        if length > progress.best_length:
+    def _keep_if_best(self, measured: Measured) -> None:
+        progress, length = self.progress, measured.acceptance.predicted_length[PREDICTED_ROWS[-1]]
+        if measured.may_keep and length > progress.best_length:
             progress.best_length, progress.best_step = length, progress.step
-            self._keep(self.tensors, measured, progress)
+            self._keep(self.tensors, measured.acceptance, progress)
 
-    def _batch(self, documents: Sequence[int]) -> Batch:
-        return self.states.batch(documents).to(self.objective.base.embedding.device)
+    def _batch(self, documents: Sequence[int]) -> B:
+        return self.states.batch(documents).to(self.objective.device)
 
     def _next_batch(self) -> list[int]:
         progress = self.progress

@@ -1,0 +1,300 @@
+"""Training heads for a base that stays as it is: corpus, captured states, the loop, the saved folder.
+
+    heads/              the best heads so far (config.json, model.safetensors) and training.json, the record of the run
+    heads.work/         what can be thrown away afterwards: corpus/, states/, checkpoint.safetensors
+
+``minutes`` bounds all of it: at most ``corpus_share`` of them go into writing, capturing ends at ``capture_share``, and
+training gets the rest. A run that was stopped goes on from its checkpoint, over the documents that it had begun with.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headstart.errors import RequestError, TrainingError
+from headstart.heads.base import CONFIG_FILE, Acceptance, Heads, HeadsCard, load_heads, save_heads
+from headstart.heads.base import Tensors as HostTensors
+from headstart.train.acceptance import (
+    KindAcceptance,
+    Ranks,
+    acceptance,
+    acceptance_by_kind,
+    measure_ranks,
+    measuring_documents,
+)
+from headstart.train.base import Base
+from headstart.train.capture import Online, StateFiles, States, capture, estimated_bytes
+from headstart.train.checkpoint import Progress, read_about
+from headstart.train.corpus import Corpus, Document, fingerprint_of, held_apart, statistics, write_json
+from headstart.train.data import read_jsonl, require_supervised
+from headstart.train.filling import fill
+from headstart.train.forms import FORMS, Form, form_of, refuse_other_form
+from headstart.train.losses import Objective
+from headstart.train.record import provenance
+from headstart.train.result import Event, Report, TrainResult
+from headstart.train.settings import TrainSettings
+from headstart.train.trainer import Measured, Tensors, Trainer
+from headstart.train.vocabulary import choose_draft_vocab
+from headstart.train.writer import Writer
+
+RECORD = "training.json"
+_MAY_DIFFER = (
+    "minutes",
+    "checkpoint_minutes",
+    "corpus_tokens",
+    "corpus_share",
+    "capture_share",
+    "writer_batch",
+    "answer_tokens",
+    "joint_share",
+)
+
+
+class FrozenRun:
+    """One run, from the documents to the saved heads."""
+
+    def __init__(self, kind: str, settings: TrainSettings, out: Path, report: Report, started: float) -> None:
+        self.kind, self.settings, self.out, self.report, self.started = kind, settings, out, report, started
+        self.work = out.with_name(out.name + ".work")
+        self.checkpoint = self.work / "checkpoint.safetensors"
+
+    def go(
+        self, base: Base, data: str | Path | None, corpus: str | Path | None, init: str | Path | None, resume: bool
+    ) -> TrainResult:
+        """Train, or go on; see ``train``."""
+        _refuse_no_width(self.settings, base.model.width)
+        initial = None if init is None else self._initial(base, init)  # what is wrong with them is said before the work
+        about = read_about(self.checkpoint) if resume else None
+        require_same(self.checkpoint, about, self.asked(init))
+        if resume and about is None and (self.out / CONFIG_FILE).exists():
+            raise RequestError(
+                f"{self.out} holds the heads of a finished run; give another folder, or replace them with resume=False "
+                "(--no-resume)"
+            )
+        documents = self.documents(base, data, corpus, may_write=about is None)
+        if about is not None:
+            documents = same_documents(self.checkpoint, about, documents)
+        share = require_supervised(documents, base.codec)
+        self.report(Event("capture", f"{len(documents)} documents, {share:.0%} of their tokens are supervised"))
+        states, documents = self._states(base, documents, about)
+        held_out, learned = held_apart(documents, self.settings.held_out)
+        form, start = initial or self._start(base, [documents[i] for i in learned])
+        objective = Objective.of(base, form, self.settings)
+        measured_on = measuring_documents(documents, held_out, states, self.settings.evaluation_rows)
+        num_ranks = min(self.settings.num_ranks, form.config.num_outputs)
+
+        def measured(tensors: Tensors, chosen: Sequence[int]) -> Ranks:
+            return measure_ranks(form, tensors, objective.base, states, chosen, num_ranks)
+
+        def keep(tensors: Tensors, found: Acceptance, progress: Progress) -> None:
+            card = HeadsCard(
+                base.identity, found, provenance(base, documents, progress, data, self.settings.seed, self.started)
+            )
+            values = {name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items()}
+            save_heads(self.out, form.heads(values, card))
+            self._record(documents, progress, share, {})
+
+        trainer = Trainer(
+            objective,
+            on_device(start, base),
+            states,
+            learned,
+            self.settings,
+            evaluate=lambda tensors: Measured(acceptance(measured(halves(tensors), measured_on), num_ranks)),
+            keep=keep,
+            checkpoint=self.checkpoint,
+            about=self._about(documents, init),
+            report=self._told,
+        )
+        deadline = self._deadline(1.0)
+        if about is not None:
+            trainer.resume(self.checkpoint)
+        else:
+            trainer.plan(None if deadline is None else deadline - time.monotonic())
+        trainer.run(deadline)
+
+        best: Heads = load_heads(self.out, base.identity)
+        assert best.card is not None and best.card.acceptance is not None
+        after = best.card.acceptance
+        tensors = on_device(form.trained(best), base)
+        kinds = acceptance_by_kind(lambda chosen: measured(tensors, chosen), after, documents, held_out, states)
+        self._record(documents, trainer.progress, share, kinds)
+        return self._result(trainer.progress, documents, share, after, kinds)
+
+    def _result(
+        self,
+        progress: Progress,
+        documents: Sequence[Document],
+        share: float,
+        after: Acceptance,
+        kinds: dict[str, KindAcceptance],
+    ) -> TrainResult:
+        if progress.step >= progress.total_steps:
+            self.checkpoint.unlink(missing_ok=True)  # nothing is left to resume
+        return TrainResult(
+            self.out,
+            Acceptance.from_record(progress.before),
+            after,
+            kinds,
+            len(documents),
+            sum(document.num_supervised for document in documents),
+            share,
+            progress,
+            time.monotonic() - self.started,
+        )
+
+    def _deadline(self, share: float) -> float | None:
+        return self.started + 60 * self.settings.minutes * share if self.settings.minutes else None
+
+    def documents(self, base: Base, data: str | Path | None, corpus: str | Path | None, *, may_write: bool) -> list[Document]:
+        """What is learned from: the user's data, or a corpus of the model's own, which grows first if it may."""
+        settings = self.settings
+        if data is not None:
+            return read_jsonl(Path(data), base.codec, base.end_tokens, base.target.context_limit)
+        folder = Corpus(
+            Path(corpus) if corpus else self.work / "corpus",
+            base.identity.fingerprint,
+            {"seed": settings.seed, "batch": settings.writer_batch, "answer_tokens": settings.answer_tokens},
+        )
+        return self._written(base, folder) if may_write else folder.read()
+
+    def _written(self, base: Base, folder: Corpus) -> list[Document]:
+        settings = self.settings
+        writer = Writer(
+            base.target,
+            base.codec,
+            batch=settings.writer_batch,
+            answer_tokens=settings.answer_tokens,
+            question_tokens=settings.question_tokens,
+            seed=settings.seed,
+        )
+        deadline = self._deadline(settings.corpus_share)
+        self.report(Event("write", f"the {base.target.engine} engine writes, in {base.target.dtype}"))
+
+        def told(have: int, speed: float) -> None:
+            seconds = (settings.corpus_tokens - have) / max(speed, 1e-9)
+            if deadline is not None:
+                seconds = min(seconds, deadline - time.monotonic())
+            left = f"about {max(seconds, 0) / 60:.1f} minutes left"
+            self.report(Event("write", f"{speed:.0f} tokens/s, {left}", have, have + round(max(seconds, 0) * speed)))
+
+        states = None
+        if not settings.online:
+            states = StateFiles(self.work / "states", folder.read(), base.target, settings.states_dtype)
+        return fill(folder, writer, num_tokens=settings.corpus_tokens, deadline=deadline, report=told, states=states)
+
+    def _states(self, base: Base, documents: list[Document], about: Mapping[str, Any] | None) -> tuple[States, list[Document]]:
+        settings = self.settings
+        if settings.online:
+            return Online(base.target, documents), documents
+        size = estimated_bytes(documents, base.model.width, settings.states_dtype)
+        self.report(Event("capture", f"hidden states will take {size / 1e6:.0f} MB of disk"))
+        return capture(
+            base.target,
+            documents,
+            self.work / "states",
+            dtype=settings.states_dtype,
+            deadline=None if about is not None else self._deadline(settings.capture_share),
+            report=lambda done, total: self.report(Event("capture", "rows of hidden states", done, total)),
+        )
+
+    def _initial(self, base: Base, folder: str | Path) -> tuple[Form, HostTensors]:
+        """The form of heads to start from, with their draft vocabulary, and their tensors."""
+        heads: Heads = load_heads(folder, base.identity)
+        if heads.config.kind != self.kind:
+            raise RequestError(f"the heads in {folder} are of kind {heads.config.kind}, not {self.kind}; start from others")
+        form = form_of(heads.config, base.model)
+        refuse_other_form(self.settings, form, folder)
+        return form, form.trained(heads)
+
+    def _start(self, base: Base, learned: Sequence[Document]) -> tuple[Form, HostTensors]:
+        """The form that the settings ask for, and fresh tensors."""
+        settings = self.settings
+        vocab = choose_draft_vocab(learned, settings.draft_vocab, base.model.vocab_size, base.end_tokens)
+        form = FORMS[self.kind].of(settings, base.model, vocab)
+        return form, form.fresh(settings.seed)
+
+    def _told(self, progress: Progress, loss: float) -> None:
+        best = f"L at 16 rows {progress.best_length:.3f}"
+        message = f"loss {loss:.3f}, {best} (step {progress.best_step}), {progress.num_skipped} skipped"
+        self.report(Event("train", message, progress.step, progress.total_steps))
+
+    def is_finished(self) -> bool:
+        """Whether the heads stand there and nothing is left to go on with."""
+        return (self.out / CONFIG_FILE).exists() and not self.checkpoint.exists()
+
+    def written(self, base: Base, data: str | Path | None, corpus: str | Path | None) -> list[Document]:
+        """The documents that the finished heads learned from."""
+        try:
+            number = json.loads((self.out / RECORD).read_text(encoding="utf-8"))["corpus"]["documents"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TrainingError(f"{self.out / RECORD} cannot be read ({error}); begin anew with --no-resume") from None
+        return self.documents(base, data, corpus, may_write=False)[:number]
+
+    def asked(self, init: str | Path | None) -> dict[str, Any]:
+        """What a run that is gone on with must have in common with the one that began."""
+        settings = {name: value for name, value in asdict(self.settings).items() if name not in _MAY_DIFFER}
+        settings["init"] = None if init is None else str(init)
+        settings["betas"] = list(self.settings.betas)
+        settings["heads"] = self.kind
+        return settings
+
+    def _about(self, documents: Sequence[Document], init: str | Path | None) -> dict[str, Any]:
+        return {"settings": self.asked(init), "documents": len(documents), "covers": fingerprint_of(documents)}
+
+    def _record(
+        self, documents: Sequence[Document], progress: Progress, share: float, kinds: dict[str, KindAcceptance]
+    ) -> None:
+        record = {"format": "headstart-training", "version": 1, "heads": self.kind, "settings": asdict(self.settings)}
+        corpus = statistics(documents) | {"supervised_share": share}
+        measured = {kind: asdict(found) for kind, found in kinds.items()}
+        write_json(
+            self.out / RECORD,
+            record | {"corpus": corpus, "progress": asdict(progress), "acceptance_by_kind": measured, "tuned": None},
+        )
+
+
+def _refuse_no_width(settings: TrainSettings, width: int) -> None:
+    """A factor that leaves no inner width must not turn into the square block, which is asked for by 0."""
+    if settings.inner_factor and round(settings.inner_factor * width) < 1:
+        raise RequestError(
+            f"inner_factor is {settings.inner_factor}: blocks of a model of width {width} would have no inner width; "
+            f"give 1/{width} or more, or 0 for the published square block"
+        )
+
+
+def require_same(checkpoint: Path, about: Mapping[str, Any] | None, asked: Mapping[str, Any]) -> None:
+    """TrainingError if a checkpoint belongs to a run with other settings."""
+    if about is None:
+        return
+    changed = sorted(name for name in asked if about["settings"].get(name) != asked[name])
+    if changed:
+        raise TrainingError(
+            f"{checkpoint} belongs to a run with other settings ({', '.join(changed)}); give the same, "
+            "or resume=False (--no-resume)"
+        )
+
+
+def same_documents(checkpoint: Path, about: Mapping[str, Any], documents: list[Document]) -> list[Document]:
+    """Those that a checkpoint's run began with; TrainingError if they are others now."""
+    documents = documents[: about["documents"]]
+    if fingerprint_of(documents) != about["covers"]:
+        raise TrainingError(f"{checkpoint} was made with other text; give the same data, or resume=False (--no-resume)")
+    return documents
+
+
+def on_device(values: HostTensors, base: Base) -> Tensors:
+    """Tensors to train, where the base is."""
+    return {name: torch.tensor(array, device=base.model.device) for name, array in values.items()}
+
+
+def halves(tensors: Tensors) -> Tensors:
+    """As they are saved: what is measured is what is stored."""
+    return {name: tensor.detach().half().float() for name, tensor in tensors.items()}

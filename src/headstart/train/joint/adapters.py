@@ -1,0 +1,103 @@
+"""Low-rank adapters on a frozen model: what of the base learns, apart from its weights.
+
+LoRA (Hu et al. 2022, section 4.1) adds to every linear layer of the decoder a product of two thin matrices,
+
+    y = W x + (alpha / r) U D x        D [r, in] random at first, U [out, r] = 0 at first
+
+so that a fresh adapter changes nothing, and that an adapter which is left away gives the original model back: the teacher of
+Medusa-2 costs no second copy of the weights (Cai et al. 2024, section 2.3.2). The final norm's weight learns beside them, as a
+difference; a model's fingerprint (``target/fingerprint.py``) sees that norm, so the result is told apart from its origin. The
+output matrix stays as it is: it may be tied to the embedding, and heads read its rows. (The paper adapts it as well, and drops
+out a twentieth of an adapter's inputs, which ours does not.)
+
+:meth:`Adapters.merged` puts W + (alpha / r) U D in the place of W: an ordinary model, without adapters.
+
+Letters: r rank, D the model's width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headstart.errors import TrainingError
+
+PREFIX = "base."  # of the names of what of the base learns, beside the names of the heads' tensors
+_NORM = f"{PREFIX}norm"
+_NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
+
+
+class Adapters:
+    """Where a model's adapters sit."""
+
+    def __init__(self, module: Any, rank: int, alpha: float) -> None:
+        """``module``: a frozen transformers model. TrainingError if it has no linear layers or no final norm."""
+        decoder = module.get_decoder()
+        self._linears: dict[str, nn.Linear] = {
+            name: layer for name, layer in decoder.named_modules() if isinstance(layer, nn.Linear)
+        }
+        norm = next((getattr(decoder, name) for name in _NORM_NAMES if hasattr(decoder, name)), None)
+        if not self._linears or norm is None:
+            what = "linear layers" if not self._linears else "final norm"
+            raise TrainingError(f"{type(module).__name__} has no {what} that could learn; train heads alone")
+        self._norm: Any = norm
+        self._rank, self._scale = rank, alpha / rank
+
+    def fresh(self, seed: int) -> dict[str, Tensor]:
+        """Adapters that change nothing, in float32 where the model is."""
+        rng = np.random.default_rng([seed, 1])
+        tensors = {}
+        for name, layer in self._linears.items():
+            border = layer.in_features**-0.5
+            down = rng.uniform(-border, border, (self._rank, layer.in_features)).astype(np.float32)
+            device = layer.weight.device
+            tensors[f"{PREFIX}{name}.down"] = torch.from_numpy(down).to(device)
+            tensors[f"{PREFIX}{name}.up"] = torch.zeros(layer.out_features, self._rank, device=device)
+        return tensors | {_NORM: torch.zeros_like(self._norm.weight, dtype=torch.float32)}
+
+    @contextmanager
+    def on(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """The model computes with these adapters inside the block; autograd sees them."""
+        with ExitStack() as stack:
+            for name, layer in self._linears.items():
+                down, up = tensors[f"{PREFIX}{name}.down"], tensors[f"{PREFIX}{name}.up"]
+                stack.callback(layer.register_forward_hook(self._hook(down, up)).remove)
+            weight = self._norm.weight
+            stack.callback(self._norm._parameters.__setitem__, "weight", weight)
+            self._norm._parameters["weight"] = (weight + tensors[_NORM]).to(weight.dtype)
+            yield
+
+    @contextmanager
+    def merged(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """The model's own weights are the adapted ones inside the block, rounded to its dtype."""
+        places: list[tuple[Tensor, Tensor]] = [(self._norm.weight, tensors[_NORM])]
+        for name, layer in self._linears.items():
+            product = tensors[f"{PREFIX}{name}.up"].detach() @ tensors[f"{PREFIX}{name}.down"].detach()
+            places.append((layer.weight, self._scale * product))
+        originals = [parameter.data for parameter, _ in places]
+        try:
+            for parameter, change in places:
+                parameter.data = (parameter.data.float() + change.detach()).to(parameter.dtype)
+            yield
+        finally:
+            for (parameter, _), original in zip(places, originals, strict=True):
+                parameter.data = original
+
+    def _hook(self, down: Tensor, up: Tensor) -> Any:
+        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            dtype = output.dtype
+            return output + self._scale * functional.linear(functional.linear(inputs[0], down.to(dtype)), up.to(dtype))
+
+        return hook
+
+
+def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The heads' tensors, and those of the base."""
+    heads = {name: tensor for name, tensor in tensors.items() if not name.startswith(PREFIX)}
+    return heads, {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
