@@ -38,7 +38,7 @@ class Growth:
     """One sequence's tree while it grows."""
 
     def __init__(self, sequence: Sequence, calibration: Calibration, num_levels: int, least_reach: float = 0.0) -> None:
-        """``num_levels``: passes, so the deepest node; nodes below ``least_reach``, or below the sequence's, are not expanded."""
+        """``num_levels``: passes, so the deepest node; nodes below ``least_reach`` or the sequence's are not expanded."""
         self.sequence, self.calibration = sequence, calibration
         self.num_levels, self.least_reach = num_levels, max(least_reach, sequence.least_reach)
         self.nodes = [Node(sequence.tokens[-1], -1, 1.0, 1.0, 0)]
