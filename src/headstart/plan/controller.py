@@ -60,7 +60,7 @@ class _Asked:
     entries: list[int]
     situations: list[int]
     is_probe: bool
-    seconds: float  # of asking; growing the tree, which is where walks do their work, comes on top
+    seconds: float  # of asking; what all that were asked cost together (_Pending.shared) comes on top
 
 
 @dataclass(slots=True)
@@ -76,6 +76,7 @@ class _Pending:
     asked: list[_Asked] = field(default_factory=list)
     token_seconds: float = 0.0
     row_seconds: float = 0.0
+    shared: float = 0.0  # seconds of growing, weighing, planning and judging, which are for nothing if nobody is asked
     is_steady: bool = False  # drafts of one proposer and one size, whatever the clock says
 
 
@@ -130,10 +131,13 @@ class AutoProposer:
         if pending is not None and not pending.is_steady:
             self._time(pending)
         right: Counter[int] = Counter()
+        began = self._clock()
         for observation in observations:
             offer = pending.offers.get(observation.key) if pending else None
             if pending is not None and offer is not None:
                 self._judge(observation, offer, pending.kept.get(observation.key, ()), right)
+        if pending is not None and pending.asked:
+            self._charge(pending, pending.shared + self._clock() - began)
         for member in self.members:
             told = observations
             if pending is not None and pending.offers:
@@ -214,12 +218,11 @@ class AutoProposer:
                 offer = Offer.of(sequence.tokens[-1], walks[i], sizes[i], sequence.max_depth)
                 offer.weigh(self._chances, books[i].own)
                 pending.offers[sequence.key] = offer
-        growth = (self._clock() - began) / max(len(pending.asked), 1)
-        for asked in pending.asked:
-            asked.member.called(len(asked.entries), asked.seconds + growth, is_probe=asked.is_probe)
+        pending.shared += self._clock() - began
 
     def _drafts(self, pending: _Pending) -> list[Tree]:
         """Share the budget, and book what each member's nodes earn."""
+        began = self._clock()
         sequences, offers = pending.sequences, pending.offers
         reaches = [offers[s.key].reaches if s.key in offers else [1.0] for s in sequences]
         num_offered = sum(len(reach) - 1 for reach in reaches)
@@ -234,6 +237,7 @@ class AutoProposer:
             offer = offers.get(sequence.key)
             pending.kept[sequence.key] = rows = rows[: sequence.max_nodes]
             trees.append(offer.tree(rows) if offer and rows else Tree.root(sequence.tokens[-1]))
+        pending.shared += self._clock() - began
         return trees
 
     def _seconds(self, pending: _Pending, num_offered: int, overhead: float) -> list[float]:
@@ -261,6 +265,12 @@ class AutoProposer:
                 gain = sum(offer.reaches[r] for r in own) * pending.token_seconds - len(own) * row_seconds
                 member.earned(_standing(book, member), where, gain, num_taken, is_probe=asked.is_probe)
             cheaper |= member.bit
+
+    def _charge(self, pending: _Pending, shared: float) -> None:
+        """Each asked member is charged for its call and for its part of what drafting costs besides."""
+        for asked in pending.asked:
+            seconds = asked.seconds + shared / len(pending.asked)
+            asked.member.called(len(asked.entries), seconds, is_probe=asked.is_probe)
 
     def _time(self, pending: _Pending) -> None:
         """Learn what the step cost, unless it held long prompts."""

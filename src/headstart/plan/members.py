@@ -115,6 +115,7 @@ class Member:
         self._pooled: list[float | None] = [None] * NUM_SITUATIONS
         self._due = 0
         self._doublings = 0
+        self._leveled = proposer if isinstance(proposer, GrowsByLevel) else None
         self._num_passes = self._passes_so_far()
         self._passes_a_call: float | None = None
 
@@ -210,7 +211,7 @@ class Member:
         }
 
     def _passes_so_far(self) -> int:
-        return self.proposer.num_passes if isinstance(self.proposer, GrowsByLevel) else 0
+        return self._leveled.num_passes if self._leveled else 0
 
     def _gain(self, standing: Standing, where: int) -> float:
         """Seconds that asking may save: as in this situation so far, else as a part of a similar one, else worth a trial."""

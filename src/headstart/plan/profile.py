@@ -5,7 +5,8 @@ size, the kernels, the number of cores and the memory, so it is measured rather 
 "Optimizing speculative decoding for serving large language models using goodput") and DSpark (2026).
 
 The row counts take turns, so that a slow moment of the machine hits all of them; each keeps its fastest time, since whatever
-disturbs a forward makes it slower. Between the measured counts T is interpolated, behind them it goes on as its last piece
+disturbs a forward makes it slower. Small counts come several times in a row, as they do in decoding: the first forward behind
+one of another size can be half as slow again. Between the measured counts T is interpolated, behind them it goes on as its last piece
 does, and it never falls (fewer rows are never slower, so a time above that of more rows was disturbed). Attention grows with
 the context, the rest does not: the difference between an empty and a filled cache gives the seconds that one row takes for one
 cached position.
@@ -17,6 +18,7 @@ row counts.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,12 +33,15 @@ Clock = Callable[[], float]
 ROW_COUNTS = (1, 8, 4, 16, 2, 32, 3, 6, 12, 24, 64)
 """In the order of their importance: a slow model is measured at the first ones alone."""
 NUM_NEEDED = 4  # row counts that are measured however long it takes
-SECONDS = 0.4  # that measuring may take
+SECONDS = 0.36  # that measuring may take
 MAX_ROUNDS = 6
+_LARGE_ROUNDS = 2
+_SMALL, _IN_A_ROW = 8, 3  # row counts up to the first are timed so often in a turn, larger ones once
 CONTEXT = 256  # cached positions behind which rows are timed
 _FILL_CHUNK = 64
 _FILL_SHARE = 0.3  # of the time, for filling the cache
-_ATTENTION_ROWS = 16
+_ATTENTION_ROWS, _ATTENTION_TURNS = 8, 3
+_POSITIONS_A_ROW = 400  # cached positions that cost less than a row's products in any model: more was a disturbance
 _CHECK_ROUNDS = 2
 _TRUSTED = 1.3  # a cached profile may be off by so much
 
@@ -123,13 +128,24 @@ class _Measuring:
         context = self._fill(filled)
         for number in range(MAX_ROUNDS):
             for place, count in enumerate(self._counts):
-                if self._clock() > self._end and (number or place >= NUM_NEEDED):
+                if self._is_late() and (number or place >= NUM_NEEDED):
                     break
-                spent = self._forward(filled, count)
-                self._fastest[count] = min(spent, self._fastest.get(count, spent))
+                if count <= _SMALL or number < _LARGE_ROUNDS:
+                    self._fastest[count] = min(self._turn(filled, count), self._fastest.get(count, math.inf))
         slope = self._attention(empty, filled, context)
         rows = tuple(sorted(self._fastest))
         return Profile(rows, tuple(rising([self._fastest[count] for count in rows])), context, slope)
+
+    def _turn(self, slot: Slot, count: int) -> float:
+        """The fastest of some forwards in a row."""
+        fastest = self._forward(slot, count)
+        for _ in range(_IN_A_ROW - 1 if count <= _SMALL else 0):
+            if not self._is_late():
+                fastest = min(fastest, self._forward(slot, count))
+        return fastest
+
+    def _is_late(self) -> bool:
+        return self._clock() > self._end
 
     def _fill(self, slot: Slot) -> int:
         """Cache a few hundred positions, fewer if the model is slow."""
@@ -149,8 +165,11 @@ class _Measuring:
         count = min(_ATTENTION_ROWS, max(self._fastest))
         if not context or count not in self._fastest:
             return 0.0
-        behind_nothing = min(self._forward(empty, count) for _ in range(2))
-        return max(self._fastest[count] - behind_nothing, 0.0) / (count * context)
+        turns = [(self._forward(filled, count), self._forward(empty, count)) for _ in range(_ATTENTION_TURNS)]
+        behind_context, behind_nothing = (min(times) for times in zip(*turns, strict=True))
+        slope = max(behind_context - behind_nothing, 0.0) / (count * context)
+        a_row = max(behind_context - self._fastest[self._counts[0]], 0.0) / max(count - 1, 1)
+        return min(slope, a_row / _POSITIONS_A_ROW)
 
     def _forward(self, slot: Slot, num_rows: int) -> float:
         """Seconds of a forward over a chain; nothing of it is kept."""
