@@ -6,10 +6,10 @@ size, the kernels, the number of cores and the memory, so it is measured rather 
 
 The row counts take turns, so that a slow moment of the machine hits all of them; each keeps its fastest time, since whatever
 disturbs a forward makes it slower. Small counts come several times in a row, as they do in decoding: the first forward behind
-one of another size can be half as slow again. Between the measured counts T is interpolated, behind them it goes on as its last piece
-does, and it never falls (fewer rows are never slower, so a time above that of more rows was disturbed). Attention grows with
-the context, the rest does not: the difference between an empty and a filled cache gives the seconds that one row takes for one
-cached position.
+one of another size can be half as slow again. Between the measured counts T is interpolated, behind them it goes on as its last
+piece does, and it never falls (fewer rows are never slower, so a time above that of more rows was disturbed). Attention grows
+with the context, the rest does not: the difference between an empty and a filled cache gives the seconds that one row takes for
+one cached position.
 
 All of it stays below half a second for models that decode at reading speed: measuring stops when its time is used up, and what
 is missing then is learnt while decoding (``stepcost.py``). A model whose single forward takes longer is measured once at a few
