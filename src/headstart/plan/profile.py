@@ -169,7 +169,7 @@ class _Measuring:
         behind_context, behind_nothing = (min(times) for times in zip(*turns, strict=True))
         slope = max(behind_context - behind_nothing, 0.0) / (count * context)
         a_row = max(behind_context - self._fastest[self._counts[0]], 0.0) / max(count - 1, 1)
-        return min(slope, a_row / _POSITIONS_A_ROW)
+        return float(min(slope, a_row / _POSITIONS_A_ROW))
 
     def _forward(self, slot: Slot, num_rows: int) -> float:
         """Seconds of a forward over a chain; nothing of it is kept."""
