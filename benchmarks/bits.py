@@ -2,8 +2,9 @@
 
     python benchmarks/bits.py PROMPTS RECORD [--limit N]
 
-Plain decoding, one sequence at a time with whole prompts, is held against every proposer (prompt lookup, the shipped heads
-with grown and with static trees, a draft model of the target's own first layers), with 1 and 8 sequences in flight, whole and
+Plain decoding, one sequence at a time with whole prompts, is held against every proposer (prompt lookup, suffix matching, the
+shipped heads of both kinds, Medusa's with grown and with static trees, suffix matching and heads combined, a draft model of the
+target's own first layers), with 1 and 8 sequences in flight, whole and
 chunked prompts, 1 and 2 threads; greedy and at temperature 0.8. Two things are compared:
 
 * tokens: all of every answer;
@@ -51,8 +52,11 @@ PARTS = {"auto": None, "bfloat16": 32, "int8": 32}  # dtype -> prompts, spread o
 PROPOSERS: dict[str, dict[str, Any]] = {
     "none": {},
     "ngram": {},
+    "suffix": {},
     "medusa, grown": {"growth": "dynamic"},
     "medusa, static": {"growth": "static"},
+    "hydra": {},
+    "combined": {},
     "draft_model": {"draft": "layers:6", "num_nodes": 3},
 }
 

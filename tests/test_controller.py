@@ -183,6 +183,27 @@ def test_probes_of_a_useless_member_become_rare() -> None:
     assert proposer.describe()["members"][0]["is_on"] is False
 
 
+def test_while_nobody_is_asked_few_steps_are_observed() -> None:
+    target = world(Text(5))
+    useless = Costly(Heads(target, shares=((0.01,),)), target.clock, fixed=0.001)
+    proposer = auto(target, heads=useless)
+    observed = 0
+    observe = proposer.observe
+
+    def counting(observations: ListOf[Observation]) -> None:
+        nonlocal observed
+        observed += 1
+        observe(observations)
+
+    proposer.observe = counting  # type: ignore[method-assign]
+    decode(target, proposer, prompts(1), Sampling(max_tokens=1500))
+    assert observed < 700
+    heard = observed
+    proposer.members[0].hears_all = True
+    decode(target, proposer, prompts(1), Sampling(max_tokens=1500))
+    assert observed - heard > 1490
+
+
 def test_a_prompt_in_the_same_step_does_not_make_drafting_look_free() -> None:
     """Beside 400 rows of a prompt every drafted row costs what rows cost there, and a token is worth what it always is."""
     target = world(Text(6, copied=0.9))

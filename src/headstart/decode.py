@@ -262,7 +262,7 @@ class Decoder:
             if not generation.finished:
                 observations.append(_observation(generation, draft, verdict, scored))
         self._settle(batch, {generation.key: verdict for (_, generation, _), verdict in zip(asked, verdicts, strict=True)})
-        if self.proposer and observations:
+        if self.proposer and observations and not (self._planner and self._planner.is_resting):
             self.proposer.observe(observations)
         self._clock(started, proposed, verified, accepted, has_drafts)
         return results

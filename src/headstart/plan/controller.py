@@ -40,6 +40,7 @@ MAX_NODES = 31  # of one sequence
 STEADY_NODES = 7
 _PLAIN_STEPS, _PLAIN_STEPS_CLEAR = 64, 256  # between timed plain steps; the second where drafts clearly pay
 _CLEAR = 1.3
+_HEARD_WHILE_RESTING = 8  # of so many steps one
 _MARGIN = 0.02  # planned gains below are as likely losses: the likeliest nodes are also the most overestimated ones
 _MAX_TIMED_ROWS = 4  # times the largest profiled count: steps that hold whole prompts say nothing of drafts
 
@@ -94,6 +95,7 @@ class AutoProposer:
         self._chances = Chances()
         self._books: dict[int, _Book] = {}
         self._step = 0
+        self.is_resting = False
         self._num_rows = 0
         self._pending: _Pending | None = None
         self._rows_chosen: Counter[int] = Counter()
@@ -104,7 +106,7 @@ class AutoProposer:
 
     def expect(self, num_rows: int) -> None:
         """Rows that the coming step holds whatever is drafted: roots and chunks of prompts."""
-        self._num_rows, self._pending = num_rows, None
+        self._num_rows, self._pending, self.is_resting = num_rows, None, False
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
         """One tree a sequence, the root alone where nothing pays."""
@@ -121,6 +123,7 @@ class AutoProposer:
         self._sequences_seen[len(sequences)] += 1
         self._rows_chosen[sum(map(len, pending.kept.values()))] += 1
         self._pending = pending
+        self.is_resting = not pending.asked and self._may_rest()
         pending.started = self._clock()
         self._overhead += 0.1 * (pending.started - started - self._overhead)
         return trees
@@ -179,6 +182,12 @@ class AutoProposer:
         return self._steady.proposer.propose(
             [replace(sequence, max_nodes=min(sequence.max_nodes, STEADY_NODES)) for sequence in pending.sequences]
         )
+
+    def _may_rest(self) -> bool:
+        """Whether nobody is asked in the next step either, so that nothing of this one matters; some are timed all the same."""
+        if self._step % _HEARD_WHILE_RESTING == 0:
+            return False
+        return all(member.is_idle(self._step + 1) and not member.hears_all for member in self.members)
 
     def _must_time_plain(self, num_rows: int) -> bool:
         """Whether plain decoding was not timed for so long that its price is a guess."""

@@ -112,6 +112,7 @@ class Member:
         """``bit``: marks the member's nodes; cheaper members have lower ones."""
         self.name, self.proposer, self.bit = name, proposer, bit
         self.cost, self.earnings = Cost(), Earnings()
+        self.hears_all: bool = getattr(proposer, "hears_all", False)
         self._pooled: list[float | None] = [None] * NUM_SITUATIONS
         self._due = 0
         self._doublings = 0

@@ -84,6 +84,8 @@ class GrowsByLevel(Proposer, Protocol):
 class Planner(Proposer, Protocol):
     """A proposer that weighs what its drafts cost; so it wants to know what else a step holds, and can give reasons."""
 
+    is_resting: bool  # whether nothing of the step under way has to be observed
+
     def expect(self, num_rows: int) -> None:
         """Called before each step: rows that it feeds whatever is drafted, which are roots and chunks of prompts."""
 

@@ -94,6 +94,7 @@ class MtpProposer:
     """Trees of an MTP layer's guesses for the sequences in flight."""
 
     name = "mtp"
+    hears_all = True
 
     def __init__(self, heads: BoundMtp, *, num_levels: int | None = None, num_ranks: int = DEFAULT_RANKS) -> None:
         """``num_levels``: forwards a step, so the deepest node (None: as in training); ``num_ranks``: most children a node."""
