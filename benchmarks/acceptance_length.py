@@ -14,9 +14,10 @@ import sys
 from datetime import UTC, datetime
 
 import headstart as hs
+from headstart.measure.environment import commit, machine, versions
 from headstart.measure.prompts import PromptSet, prompt_set
-from headstart.measure.record import Sample, commit, machine, versions
 from headstart.measure.report import save_json
+from headstart.measure.samples import Sample
 
 NODES, TOKENS, BATCH = 15, 128, 8
 PROPOSERS = "combined,hydra,medusa,suffix,ngram"

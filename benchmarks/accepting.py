@@ -20,8 +20,8 @@ from typing import Any
 import headstart as hs
 from headstart.accept import EXACT, RULES, Rule, choose_rule
 from headstart.llm import LLM
+from headstart.measure.environment import commit, machine, versions
 from headstart.measure.prompts import prompt_set
-from headstart.measure.record import commit, machine, versions
 from headstart.measure.report import save_json
 
 TEMPERATURES = (0.0, 0.7, 1.0)

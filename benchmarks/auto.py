@@ -34,8 +34,8 @@ import numpy as np
 
 import headstart as hs
 from headstart.heads.base import find_heads, load_heads, save_heads
+from headstart.measure.environment import commit, machine, versions
 from headstart.measure.prompts import prompt_set
-from headstart.measure.record import commit, machine, versions
 from headstart.measure.report import check_writable, save_json
 from headstart.target.machine import runtime
 

@@ -35,8 +35,8 @@ from watched import Trace, WatchedTarget, digest
 import headstart as hs
 from headstart import _native, decode
 from headstart.lossless import first_difference
+from headstart.measure.environment import commit, machine, versions
 from headstart.measure.prompts import Prompt, PromptSet, prompt_set, spread
-from headstart.measure.record import commit, machine, versions
 from headstart.measure.report import check_writable, save_json
 from headstart.proposers.choose import choose_proposer
 from headstart.target.base import Feed

@@ -18,7 +18,7 @@ from typing import Any
 
 import make_gguf
 
-from headstart.measure.record import commit, machine, versions
+from headstart.measure.environment import commit, machine, versions
 from headstart.measure.report import check_writable, save_json
 
 LOADS = (("BF16", "auto"), ("Q4_1", "bfloat16"), ("BF16", "int8"), ("Q8_0", "auto"), ("Q4_1", "auto"))  # file, dtype

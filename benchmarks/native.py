@@ -34,7 +34,7 @@ import contenders
 import forwards
 from worker import Worker
 
-from headstart.measure.record import commit, machine, versions
+from headstart.measure.environment import commit, machine, versions
 from headstart.measure.report import check_writable, save_json
 
 

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headstart as hs
+from headstart.measure.environment import commit, machine, versions
 from headstart.measure.prompts import prompt_set
-from headstart.measure.record import commit, machine, versions
 from headstart.measure.report import check_writable, save_json
 from headstart.sampling import log_softmax
 from headstart.target.base import Feed, Target

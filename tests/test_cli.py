@@ -135,7 +135,11 @@ class _Recorder:
         ("generate no/such/model hi", 1, "no/such/model"),
         ("chat MODEL --n 2", 1, "--n has no effect in a chat"),
         ("measure MODEL --prompts no.jsonl", 1, "cannot read the prompts no.jsonl"),
-        ("measure MODEL", 2, "--prompts requires an argument"),
+        ("measure no/such/model --limit 0", 1, "limit is 0"),
+        ("measure MODEL --price cheap", 2, "cheap"),
+        ("measure MODEL --categories chat,jokes", 1, "category jokes has no prompts in the built-in set; there are chat,"),
+        ("measure MODEL --batch 1,x", 2, "'x' is no whole number"),
+        ("measure MODEL --batch 1,70", 1, "batch 70 needs as many prompts"),
         ("check MODEL --draws 0", 1, "draws is 0"),
         ("check MODEL --accept lucky", 1, "unknown accept rule 'lucky'"),
         ("check MODEL --proposer plain", 1, "plain decoding is what the others are checked against"),
@@ -312,9 +316,12 @@ def test_measure_prints_a_table_and_writes_its_record(run: Run, model: str, tmp_
     lines = [{"prompt": f"why {i}?", "category": f"c{i % 2}"} for i in range(6)]
     prompts.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     line = ["measure", model, "--prompts", str(prompts), "--limit", "4", "--max-tokens", "8", "--batch", "2"]
-    status, out, err = run(*line, "--target", "hf", "--proposer", "ngram,transformers", "--json", str(record))
-    assert status == 0
-    assert [row.split()[0] for row in out.splitlines() if row][1:5] == ["proposer", "plain", "ngram", "transformers"]
+    beside = ["--proposer", "ngram", "--against", "transformers", "--csv", str(tmp_path / "record.csv")]
+    status, out, err = run(*line, "--target", "hf", *beside, "--json", str(record))
+    assert status == 0, err
+    assert [row.split()[0] for row in out.splitlines() if row][2:6] == ["proposer", "plain", "ngram", "transformers"]
+    csv = (tmp_path / "record.csv").read_text().splitlines()
+    assert [len(csv), csv[0].split(",")[:2], csv[2].split(",")[:2]] == [4, ["proposer", "accept"], ["ngram", "exact"]]
     assert "plain was added" in err
     saved = json.loads(record.read_text())
     assert saved["model"] == "tiny-chat"

@@ -9,7 +9,9 @@ import runpy
 import shlex
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -25,8 +27,13 @@ from headstart.cli.app import VERBS, make_app
 from headstart.llm import LLM
 from headstart.lossless import Difference
 from headstart.measure import measure
+from headstart.measure.cost import utilisation
+from headstart.measure.quality import Quality
 from headstart.proposers.choose import Guesser
 from headstart.target import loading
+from headstart.target.base import ModelSize
+from headstart.target.limits import Limits
+from headstart.timings import Timings
 from headstart.train import train
 from headstart.train.data import read_jsonl
 from headstart.train.settings import TrainSettings
@@ -170,11 +177,19 @@ def test_the_fields_of_a_measurement_are_the_documented_ones(tmp_path: Path) -> 
     loaded = tiny_loaded()
     llm = LLM(loaded.target, loaded.tokenizer, Guesser("none", None, 0), source=_source(loaded.source))
     prompts = _data("docs/measuring.md", tmp_path)
-    report = measure(llm, prompts, proposers=["plain", "transformers", "ngram"], max_tokens=6)
+    report = measure(llm, prompts, proposers=["plain", "auto"], against="transformers", max_tokens=6, original=llm, price=1)
     found = set(_paths(json.loads(json.dumps(report.record))))
+    found |= {f"configurations[].quality.{entry.name}" for entry in fields(Quality)}
+    found |= {f"configurations[].utilisation.{name}" for name in _utilisation()}
     found |= {f"configurations[].differences[].{name}" for name in Difference("1", 0, 1, 2, 0.1, 0.2).describe()}
     _, _, text = TEXTS["docs/measuring.md"].partition("## The record")
     assert found | {"machine.gpu"} == _documented(text)
+
+
+def _utilisation() -> dict[str, float]:
+    found = utilisation(Timings(verify=1.0, steps_by_rows=Counter({1: 1})), ModelSize(1, 1, 1), Limits(1.0, 1.0), 1.0)
+    assert found is not None
+    return found
 
 
 def _source(source: Any) -> dict[str, Any]:
@@ -187,8 +202,13 @@ def _documented(text: str) -> set[str]:
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
-OPEN = {"versions": "LIBRARY", "prompts.categories": "CATEGORY", "configurations[].by_category": "CATEGORY"}
-LEAVES = ("sampling.logit_bias",)
+OPEN = {
+    "versions": "LIBRARY",
+    "prompts.categories": "CATEGORY",
+    "configurations[].by_category": "CATEGORY",
+}
+LEAVES = ("sampling.logit_bias", "explain")
+LISTS = ("configurations", "configurations[].differences", "walkthrough.steps", "walkthrough.steps[].nodes")
 
 
 def _paths(value: Any, path: str = "") -> Iterator[str]:
@@ -199,9 +219,11 @@ def _paths(value: Any, path: str = "") -> Iterator[str]:
                 yield f"{path}.{OPEN[path]}"
                 if isinstance(entry, dict):
                     yield from _paths(entry, path.rpartition(".")[0])
+            elif path == "targets":
+                yield from _paths(entry, "targets.DTYPE")
             else:
                 yield from _paths(entry, f"{path}.{key}".lstrip("."))
-    elif isinstance(value, list) and path in ("configurations", "configurations[].differences"):
+    elif isinstance(value, list) and path in LISTS:
         if not value:
             yield path
         for entry in value:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headstart.decode import Decoder, Timings
+from headstart.decode import Decoder
 from headstart.heads.base import Acceptance, BaseIdentity, HeadsCard
 from headstart.heads.medusa import MedusaConfig, MedusaHeads
-from headstart.measure.record import Measured, Sample, dead_drafts
+from headstart.measure.entries import Measured
+from headstart.measure.record import dead_drafts
+from headstart.measure.samples import Sample
 from headstart.proposers.base import Proposer
 from headstart.proposers.draft_model import DraftModelProposer
 from headstart.proposers.medusa import MedusaProposer
@@ -127,7 +129,7 @@ def test_a_draft_that_is_never_accepted_is_said_aloud(num_steps: int, num_accept
         hit = int(step < num_accepted)
         stats.record(num_drafted=4, depth=2, num_accepted=hit, num_emitted=1 + hit)
     sample = Sample("chat", tuple(range(9)), stats, 1.0)
-    notes = dead_drafts([Measured("medusa", 4, [sample], Timings(), [])])
+    notes = dead_drafts([Measured("medusa", 4, [sample], None, [])])
     assert bool(notes) == is_dead
     assert all("medusa" in note and "check" in note for note in notes)
 
@@ -136,4 +138,4 @@ def test_plain_decoding_is_no_dead_draft() -> None:
     stats = Stats()
     for _ in range(300):
         stats.record(num_drafted=0, depth=0, num_accepted=0, num_emitted=1)
-    assert dead_drafts([Measured("plain", 0, [Sample("chat", (1,), stats, 1.0)], Timings(), [])]) == []
+    assert dead_drafts([Measured("plain", 0, [Sample("chat", (1,), stats, 1.0)], None, [])]) == []

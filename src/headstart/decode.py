@@ -14,7 +14,6 @@ Every step commits at least one token for each sequence whose prompt is cached, 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -24,8 +23,9 @@ from headstart.accept import EXACT, Rule
 from headstart.errors import RequestError
 from headstart.proposers.base import Observation, Planner, Proposer, Sequence
 from headstart.sampling import Sampler, Sampling, fresh_seed, nth_seed
-from headstart.stats import Reliability, Stats
-from headstart.target.base import ChosenLogprob, Feed, Scored, Slot, Target
+from headstart.stats import Stats
+from headstart.target.base import ChosenLogprob, Feed, Scored, Slot, Target, TimedTarget
+from headstart.timings import PartClock, Timings
 from headstart.tree import ROOT, Tree
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -65,6 +65,7 @@ class Generation:
     limit: int  # tokens that may be committed
     watcher: Watcher | None = None
     tokens: list[int] = field(default_factory=list)  # committed after the prompt
+    drafted: list[bool] = field(default_factory=list)  # of each token: whether it was drafted and accepted
     logprobs: list[ChosenLogprob] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     finish_reason: FinishReason | None = None
@@ -96,22 +97,6 @@ class Generation:
             self.finish_reason, self.stop_reason = "stop", stop
         elif len(self.tokens) >= self.limit:
             self.finish_reason = "length"
-
-
-@dataclass(slots=True)
-class Timings:
-    """Seconds spent in each part of the loop."""
-
-    propose: float = 0.0
-    verify: float = 0.0
-    accept: float = 0.0
-    commit: float = 0.0
-    prompt: float = 0.0  # forwards of steps in which only prompts were processed
-
-    @property
-    def total(self) -> float:
-        """All parts together."""
-        return self.propose + self.verify + self.accept + self.commit + self.prompt
 
 
 @dataclass(slots=True, eq=False)
@@ -158,10 +143,16 @@ class Decoder:
     ) -> None:
         """``num_nodes``: drafted nodes a sequence and step, at most."""
         self.target, self.proposer, self.num_nodes, self.rule = target, proposer, num_nodes, rule
-        self.timings = Timings()
+        self._clock = PartClock()
+        self._timed = target if isinstance(target, TimedTarget) else None
         self._planner = proposer if isinstance(proposer, Planner) else None
         self._joining: list[list[Generation]] = []  # the answers to one prompt; they get their slot in the next step
         self._running: list[_Running] = []
+
+    @property
+    def timings(self) -> Timings:
+        """Seconds by part, so far."""
+        return self._clock.timings
 
     @property
     def num_running(self) -> int:
@@ -236,18 +227,26 @@ class Decoder:
 
     def step(self) -> list[StepResult]:
         """One target forward over everything in flight; what it committed, a result a sequence."""
+        clock = self._clock
+        if not self._running:
+            clock.restart()
         while self._joining:
             self._running.append(_Running(self.target.open(), self._joining[0]))
             del self._joining[0]
         if not self._running:
             return []
+        attention = self._timed.attention_seconds() if self._timed else 0.0
         has_drafts = not all(running.is_prompting for running in self._running)
-        started = time.perf_counter()
-        drafts = self._propose()
-        proposed = time.perf_counter()
+        clock.mark("other")
+        asking = self._asking()
+        trees = self.proposer.propose(asking) if self.proposer and asking else []
+        clock.mark("propose")
+        drafts = {s.key: self._checked(tree, s) for s, tree in zip(asking, trees, strict=True)}
         batch = [self._work(running, drafts) for running in self._running]
-        scored = self.target.forward([work.feed for work in batch])
-        verified = time.perf_counter()
+        feeds = [work.feed for work in batch]
+        clock.mark("tree")
+        scored = self.target.forward(feeds)
+        clock.mark("verify")
         asked = [
             (work, generation, accept.Draft(entry, work.tree, generation.sampler, work.start))
             for entry, work in enumerate(batch)
@@ -255,30 +254,32 @@ class Decoder:
             for generation in work.running.generations
         ]
         verdicts = self.rule.verify(scored, [draft for _, _, draft in asked])
-        accepted = time.perf_counter()
+        clock.mark("sample")
         results, observations = [], []
         for (work, generation, draft), verdict in zip(asked, verdicts, strict=True):
             results.append(_commit(work, generation, draft, verdict, scored))
             if not generation.finished:
                 observations.append(_observation(generation, draft, verdict, scored))
         self._settle(batch, {generation.key: verdict for (_, generation, _), verdict in zip(asked, verdicts, strict=True)})
+        clock.mark("commit")
         if self.proposer and observations and not (self._planner and self._planner.is_resting):
             self.proposer.observe(observations)
-        self._clock(started, proposed, verified, accepted, has_drafts)
+        clock.mark("propose")
+        if has_drafts:
+            attention = self._timed.attention_seconds() - attention if self._timed else 0.0
+            clock.finish(sum(len(feed.tree) for feed in feeds), attention)
+        else:
+            clock.finish_prompt()
         return results
 
-    def _propose(self) -> dict[int, Tree]:
-        """A draft for every sequence behind its prompt that may still commit drafted tokens."""
+    def _asking(self) -> list[Sequence]:
+        """The sequences to draft for: those behind their prompt that may still commit drafted tokens."""
         if self.proposer is None or self.num_nodes == 0:
-            return {}
+            return []
         if self._planner:
             self._planner.expect(sum(running.num_rows for running in self._running))
-        asking = [r.generation.sequence(self.num_nodes, self.rule.choice) for r in self._running if not r.is_prompting]
-        asking = [sequence for sequence in asking if sequence.max_nodes]
-        if not asking:
-            return {}
-        trees = self.proposer.propose(asking)
-        return {s.key: self._checked(tree, s) for s, tree in zip(asking, trees, strict=True)}
+        behind = [r.generation.sequence(self.num_nodes, self.rule.choice) for r in self._running if not r.is_prompting]
+        return [sequence for sequence in behind if sequence.max_nodes]
 
     def _checked(self, tree: Tree, sequence: Sequence) -> Tree:
         """Drafts are only guesses, but a wrong root or an impossible token is a fault of the proposer."""
@@ -332,15 +333,6 @@ class Decoder:
             for generation in ended:
                 self.proposer.forget(generation.key)
 
-    def _clock(self, started: float, proposed: float, verified: float, accepted: float, has_drafts: bool) -> None:
-        self.timings.propose += proposed - started
-        if has_drafts:
-            self.timings.verify += verified - proposed
-        else:
-            self.timings.prompt += verified - proposed
-        self.timings.accept += accepted - verified
-        self.timings.commit += time.perf_counter() - accepted
-
 
 def _commit(work: _Work, generation: Generation, draft: accept.Draft, verdict: accept.Verdict, scored: Scored) -> StepResult:
     """Append the verdict's tokens up to the first end; count the step."""
@@ -351,6 +343,7 @@ def _commit(work: _Work, generation: Generation, draft: accept.Draft, verdict: a
         emitted += 1
     tokens = verdict.tokens[:emitted]
     num_accepted = min(emitted, len(verdict.path))
+    generation.drafted.extend(place < num_accepted for place in range(emitted))
     logprobs: tuple[ChosenLogprob, ...] = ()
     if generation.sampling.logprobs is not None:
         rows = [(draft.entry, row) for row in (draft.start, *verdict.path)[:emitted]]
@@ -362,16 +355,21 @@ def _commit(work: _Work, generation: Generation, draft: accept.Draft, verdict: a
     generation.stats.record(
         num_drafted=work.tree.num_drafted, depth=max(work.tree.depths), num_accepted=num_accepted, num_emitted=emitted
     )
-    _judge(generation.stats.reliability, work.tree, verdict, emitted)
+    _judge(generation.stats, work.tree, verdict, emitted)
     return StepResult(generation, tokens, logprobs, work.tree.num_drafted, num_accepted)
 
 
-def _judge(reliability: Reliability, tree: Tree, verdict: accept.Verdict, num_emitted: int) -> None:
+def _judge(stats: Stats, tree: Tree, verdict: accept.Verdict, num_emitted: int) -> None:
     """Compare the estimates of all nodes that were tried, up to an end, with what became of them."""
-    if tree.num_drafted:
-        for row, accepted in zip((ROOT, *verdict.path[: num_emitted - 1]), (*verdict.path, None), strict=False):
-            for child in tree.children[row]:
-                reliability.observe(tree.probabilities[child], child == accepted)
+    if not tree.num_drafted:
+        return
+    estimates = tree.probabilities
+    tried = zip((ROOT, *verdict.path[: num_emitted - 1]), (*verdict.path, None), strict=False)
+    for depth, (row, accepted) in enumerate(tried):
+        children = sorted(tree.children[row], key=lambda child: -estimates[child])
+        for rank, child in enumerate(children):
+            stats.reliability.observe(estimates[child], child == accepted)
+            stats.ranks.observe(depth, rank, child == accepted)
 
 
 def _observation(generation: Generation, draft: accept.Draft, verdict: accept.Verdict, scored: Scored) -> Observation:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headstart.accept import EXACT, Rule, choose_rule
-from headstart.decode import Decoder, FinishReason, Generation, StepResult, Timings
+from headstart.decode import Decoder, FinishReason, Generation, StepResult
 from headstart.errors import RequestError, require
 from headstart.first_use import check_first_use
 from headstart.proposers.base import Planner, Proposer
@@ -22,6 +22,7 @@ from headstart.proposers.choose import AUTO, Guesser, choose_proposer
 from headstart.sampling import Sampling, sampling_names
 from headstart.stats import Stats
 from headstart.target.base import ChosenLogprob, Target
+from headstart.timings import Timings
 from headstart.tokenizer import Detokenizer, Tokenizer
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class Answer:
     logprobs: tuple[ChosenLogprob, ...]
     stats: Stats
     seconds: float  # from joining to leaving
+    seconds_to_first: float  # from joining to its first token
+    drafted: tuple[bool, ...]  # of each token: whether it was drafted and accepted
     timings: Timings  # of the whole loop that it ran in
     accept: str = EXACT.name  # the rule of acceptance
     is_lossless: bool = True  # whether that rule follows the model's own distribution
@@ -156,7 +159,14 @@ class _Job:
     watcher: TextWatcher
     index: int
     started: float
+    first: float = field(default=0.0)  # when its first token was there
     ended: float = field(default=0.0)
+
+    def saw(self, now: float) -> None:
+        """A step committed tokens of it."""
+        self.first = self.first or now
+        if self.generation.finished:
+            self.ended = now
 
 
 class LLM:
@@ -172,8 +182,12 @@ class LLM:
         num_nodes: int | None = None,
         notes: Sequence[str] = (),
         rule: Rule = EXACT,
+        location: str | None = None,
     ) -> None:
-        """``num_nodes``: drafted nodes a step; None takes the proposer's own default. ``notes``: of the target's loading."""
+        """``num_nodes``: drafted nodes a step; None takes the proposer's own default. ``notes``: of the target's loading.
+
+        ``location``: what :func:`load` was given, so that another engine can be given the same.
+        """
         valid = num_nodes is None or (type(num_nodes) is int and num_nodes >= 0)
         require(valid, "num_nodes", num_nodes, "a whole number, 0 or more")
         if num_nodes and guesser.proposer is None:
@@ -186,7 +200,7 @@ class LLM:
                 "leave past_outputs out, or accept exact"
             )
         self.target, self.tokenizer, self.source = target, tokenizer, dict(source or {})
-        self._guesser, self._notes, self.rule = guesser, tuple(notes), rule
+        self._guesser, self._notes, self.rule, self.location = guesser, tuple(notes), rule, location
         self.num_nodes = guesser.num_nodes if num_nodes is None else num_nodes
 
     @property
@@ -225,7 +239,7 @@ class LLM:
         _check_texts(name=name)
         guesser = choose_guesser(name, self.target, self.tokenizer, **options)
         rule = self.rule if guesser.proposer else EXACT  # plain decoding accepts nothing
-        return LLM(self.target, self.tokenizer, guesser, source=self.source, num_nodes=num_nodes, notes=self._notes, rule=rule)
+        return self._with(guesser, num_nodes, rule)
 
     def with_accept(self, name: str, *, epsilon: float | None = None, delta: float | None = None) -> LLM:
         """The same target and guesser with another rule of acceptance; names and options as in :func:`load`."""
@@ -233,9 +247,18 @@ class LLM:
 
     def with_rule(self, rule: Rule) -> LLM:
         """The same target and guesser with this rule of acceptance."""
-        num_nodes = self.num_nodes if self.proposer else None
+        return self._with(self._guesser, self.num_nodes if self.proposer else None, rule)
+
+    def _with(self, guesser: Guesser, num_nodes: int | None, rule: Rule) -> LLM:
         return LLM(
-            self.target, self.tokenizer, self._guesser, source=self.source, num_nodes=num_nodes, notes=self._notes, rule=rule
+            self.target,
+            self.tokenizer,
+            guesser,
+            source=self.source,
+            num_nodes=num_nodes,
+            notes=self._notes,
+            rule=rule,
+            location=self.location,
         )
 
     def encode(self, prompt: Prompt, *, chat: bool | None = None) -> list[int]:
@@ -284,8 +307,7 @@ class LLM:
                     jobs[number] = self._join(decoder, prompt, sampling)
                 by_key = {job.generation.key: job for js in jobs.values() for job in js}
                 for result in decoder.step():
-                    if result.generation.finished:
-                        by_key[result.generation.key].ended = time.perf_counter()
+                    by_key[result.generation.key].saw(time.perf_counter())
         finally:
             decoder.close()
         return [_answer(jobs[number], decoder) for number in range(len(prompts))]
@@ -336,7 +358,7 @@ class LLM:
         watchers = [watcher(Detokenizer(self.tokenizer), sampling, silent) for _ in range(sampling.n)]
         now = time.perf_counter()
         generations = decoder.add(prompt, sampling, watchers=watchers)
-        return [_Job(g, w, i, now, now) for i, (g, w) in enumerate(zip(generations, watchers, strict=True))]
+        return [_Job(g, w, i, now, ended=now) for i, (g, w) in enumerate(zip(generations, watchers, strict=True))]
 
 
 def load(
@@ -392,7 +414,16 @@ def load(
         past_outputs=past_outputs,
     )
     source = asdict(loaded.source)
-    llm = LLM(loaded.target, loaded.tokenizer, guesser, source=source, num_nodes=num_nodes, notes=loaded.notes, rule=rule)
+    llm = LLM(
+        loaded.target,
+        loaded.tokenizer,
+        guesser,
+        source=source,
+        num_nodes=num_nodes,
+        notes=loaded.notes,
+        rule=rule,
+        location=name,
+    )
     if guesser.heads is not None:
         own = {"heads": heads, "allow_other_base": allow_other_base}
         check_first_use(loaded.target, guesser.heads, loaded.tokenizer.encode, lambda: _of_heads(loaded, guesser, own))
@@ -479,6 +510,8 @@ def _answer(jobs: Sequence[_Job], decoder: Decoder) -> Answer:
                 tuple(generation.logprobs),
                 generation.stats,
                 job.ended - job.started,
+                (job.first or job.started) - job.started,
+                tuple(generation.drafted),
                 decoder.timings,
                 decoder.rule.name,
                 decoder.rule.is_lossless,

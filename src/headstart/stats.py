@@ -53,6 +53,43 @@ class Reliability:
 
 
 @dataclass(slots=True)
+class Ranks:
+    """Nodes by depth and rank: the rank-th likeliest child of its parent, by the proposer's estimates, both from 0.
+
+    Only nodes whose parent was accepted count, as in :class:`Reliability`.
+    """
+
+    num_tried: list[list[int]] = field(default_factory=list)  # [depth][rank]
+    num_accepted: list[list[int]] = field(default_factory=list)
+
+    def observe(self, depth: int, rank: int, is_accepted: bool) -> None:
+        """A node with an accepted parent was accepted or not."""
+        self._widen(depth + 1, rank + 1)
+        self.num_tried[depth][rank] += 1
+        self.num_accepted[depth][rank] += is_accepted
+
+    def add(self, other: Ranks) -> None:
+        """Add another's counts to these."""
+        for depth, counts in enumerate(other.num_tried):
+            self._widen(depth + 1, len(counts))
+            for rank, count in enumerate(counts):
+                self.num_tried[depth][rank] += count
+                self.num_accepted[depth][rank] += other.num_accepted[depth][rank]
+
+    @property
+    def acceptance(self) -> list[list[float | None]]:
+        """Share of the tried nodes of each depth and rank that were accepted; None where none was tried."""
+        pairs = zip(self.num_accepted, self.num_tried, strict=True)
+        return [[hits / n if n else None for hits, n in zip(*rows, strict=True)] for rows in pairs]
+
+    def _widen(self, num_depths: int, num_ranks: int) -> None:
+        for counts in (self.num_tried, self.num_accepted):
+            counts.extend([] for _ in range(num_depths - len(counts)))
+            row = counts[num_depths - 1]
+            row.extend([0] * (num_ranks - len(row)))
+
+
+@dataclass(slots=True)
 class Stats:
     """Counters of one sequence or of many; they add up."""
 
@@ -65,6 +102,7 @@ class Stats:
     accepted_by_position: list[int] = field(default_factory=list)
     accepted_histogram: list[int] = field(default_factory=list)  # steps that accepted exactly 0, 1, 2, ... drafted tokens
     reliability: Reliability = field(default_factory=Reliability, compare=False)  # its sums round with the batch
+    ranks: Ranks = field(default_factory=Ranks, compare=False)  # so do the estimates that order siblings
 
     def record(self, *, num_drafted: int, depth: int, num_accepted: int, num_emitted: int) -> None:
         """Count one step: nodes and depth of its draft, accepted nodes, and tokens that reached the text.
@@ -89,6 +127,7 @@ class Stats:
             for i, count in enumerate(theirs):
                 mine[i] += count
         self.reliability.add(other.reliability)
+        self.ranks.add(other.ranks)
 
     @property
     def acceptance_length(self) -> float:

@@ -12,8 +12,8 @@ from headstart.check.goodness import holm
 from headstart.check.identity import Identity
 from headstart.check.settings import CheckSettings
 from headstart.llm import LLM
+from headstart.measure.environment import commit, machine, versions, without_path
 from headstart.measure.prompts import PromptSet
-from headstart.measure.record import commit, machine, versions, without_path
 
 FORMAT, VERSION = "headstart-check", 1
 COLUMNS = ("proposer", "tokens", "L", "identical", "ties", "faults", "p-value", "finds a bias of", "verdict")

@@ -46,7 +46,7 @@ def check(
     ``prompts`` None: a built-in set of several kinds. ``options`` (heads, growth, draft, ...) go to the proposers that read
     them.
     """
-    check_arguments(llm, settings, CheckSettings, num_nodes, options)
+    check_arguments([llm], settings, CheckSettings, num_nodes, options)
     chosen = _settings(settings, named)
     rule = chosen.rule(llm.rule)
     accelerated, skipped = _accelerated(llm, chosen, rule, num_nodes, options or {})

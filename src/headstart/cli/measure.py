@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from headstart.cli.options import (
+    SAMPLING_HELP,
     Engine,
+    EngineFlags,
     Explain,
     JsonFile,
     ModelName,
     ProposerFlags,
     Proposers,
-    SamplingOptions,
     flags_of,
     given,
     open_model,
@@ -21,57 +23,68 @@ from headstart.cli.options import (
 )
 from headstart.errors import RequestError
 from headstart.measure.settings import MeasureSettings
+from headstart.sampling import Sampling
 
 if TYPE_CHECKING:
+    from headstart.llm import LLM
     from headstart.measure.report import Report
 
     MeasureFlags = MeasureSettings
+    SamplingFlags = Sampling
 else:
-    MeasureFlags = flags_of(MeasureSettings, {}, without=("proposers",))
+    _LISTS = ("accept", "batch", "temperature", "prompt_tokens", "max_tokens", "categories", "against")
+    MeasureFlags = flags_of(MeasureSettings, {}, without=("proposers",), with_commas=_LISTS)
+    _BIAS = {"logit_bias": tuple[str, ...]}
+    SamplingFlags = flags_of(Sampling, SAMPLING_HELP, _BIAS, without=("temperature", "max_tokens", "n", "logprobs"))
 
 MeasureOptions = Annotated[MeasureFlags | None, Parameter(name="*")]
+SamplingOptions = Annotated[SamplingFlags | None, Parameter(name="*")]
 
 
 def measure(
     model: ModelName,
     /,
     *,
-    prompts: Annotated[str, Parameter(help="JSON Lines with prompt, turns or messages, and category")],
+    prompts: Annotated[
+        str | None, Parameter(help="JSON Lines with prompt, turns, messages or conversations; without it a built-in set")
+    ] = None,
     proposer: Annotated[
         str | None,
-        Parameter(
-            help="names with commas: plain, auto, ngram, suffix, medusa, hydra, mtp, draft_model, combined, transformers"
-        ),
+        Parameter(help="names with commas: plain, auto, ngram, suffix, medusa, hydra, mtp, draft_model, combined"),
     ] = None,
+    original: Annotated[str | None, Parameter(help="the model that this one was made of: says how far they are apart")] = None,
     explain: Explain = False,
     json: JsonFile = None,
+    csv: Annotated[str | None, Parameter(help="write the figures of each configuration to a CSV file")] = None,
     settings: MeasureOptions = None,
     engine: Engine = None,
     proposers: Proposers = None,
     sampling: SamplingOptions = None,
 ) -> None:
-    """Measure speed, acceptance and losslessness of proposers against plain decoding."""
+    """Measure speed, acceptance, overhead, cost and losslessness of proposers against plain decoding."""
     from headstart.cli.terminal import STDOUT, check_json, progress, write_json
     from headstart.measure import bench
     from headstart.measure.prompts import prompt_set
     from headstart.proposers.choose import AUTO
 
-    check_json(json)
-    chosen = dict(given(settings)) if settings else {}
+    for target in (json, csv):
+        check_json(target)
     names = tuple(name.strip() for name in proposer.split(",")) if proposer is not None else ()
     if explain and names and AUTO not in names:
         raise RequestError("--explain has no effect without proposer auto; add it to the proposers")
+    chosen = MeasureSettings(proposers=names, **(given(settings) if settings else {}))
     request, flags = sampling_of(sampling), proposers or ProposerFlags()
-    read = prompt_set(prompts, chosen.get("limit"))  # before the model, which takes longer to load
-    llm = open_model(model, engine, "none" if names else None, None)
+    read = prompt_set(prompts, chosen.limit, chosen.categories)  # before the model, which takes longer to load
+    llms = _open(model, engine, "none" if names else None)
     with progress("measuring") as update:
         report = bench.measure(
-            llm,
+            llms,
             read,
-            MeasureSettings(proposers=names, **chosen),
+            chosen,
             sampling=request,
             num_nodes=flags.nodes,
             options=flags.options(),
+            original=None if original is None else open_model(original, None, "none", None),
             progress=update,
         )
     if explain:
@@ -80,35 +93,51 @@ def measure(
         _show(report)
     if json is not None:
         write_json(json, report.record)
+    if csv is not None:
+        report.save_csv(csv)
+
+
+def _open(model: str, engine: EngineFlags | None, proposer: str | None) -> list[LLM]:
+    """The model, once a dtype."""
+    flags = engine or EngineFlags()
+    dtypes = [None] if flags.dtype is None else [name.strip() for name in flags.dtype.split(",")]
+    return [open_model(model, replace(flags, dtype=dtype), proposer, None) for dtype in dtypes]
 
 
 def _explain(report: Report) -> None:
     from headstart.cli.terminal import explanation
 
-    for entry in report.record["configurations"]:
-        if "explain" in entry:
-            explanation(entry["explain"])
+    for reasons in report.record["explain"]:
+        explanation(reasons)
 
 
 def _show(report: Report) -> None:
     from headstart.cli.terminal import heading, remark, say, table
-    from headstart.measure.report import COLUMNS
 
     record = report.record
-    prompts, sampling = record["prompts"], record["sampling"]
-    heading(
-        f"{record['model']} ({record['engine']}, {record['dtype']}), {prompts['number']} prompts of {prompts['name']}, "
-        f"temperature {sampling['temperature']:g}, at most {sampling['max_tokens']} tokens"
-    )
-    table(COLUMNS, report.rows())
-    if report.has_categories:
+    prompts = record["prompts"]
+    heading(f"{record['model']} ({record['engine']}, {record['dtype']}), {prompts['number']} prompts of {prompts['name']}")
+    for each in report.tables():
         say()
-        table(*report.category_rows())
+        heading(each.title)
+        table(each.header, each.rows)
+    if record["original"]:
+        say()
+        say(original_line(record["original"]))
     for note in record["notes"]:
         remark(note)
     for entry in record["configurations"]:
         for difference in entry["differences"]:
             remark(f"{entry['proposer']}: {describe(difference)}")
+
+
+def original_line(found: dict[str, Any]) -> str:
+    """How far the base is from what it was made of."""
+    return (
+        f"beside {found['model']}: KL {found['kl']:.4f}, TV {found['total_variation']:.4f}, {found['differing']:.1%} of the "
+        f"likeliest tokens differ; perplexity of this model's answers {found['own_perplexity']:.2f} under itself and "
+        f"{found['perplexity']:.2f} under the other"
+    )
 
 
 def describe(difference: dict[str, object]) -> str:

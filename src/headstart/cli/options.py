@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 from cyclopts import Parameter, Token, convert
 
@@ -24,7 +24,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 _WHOLE_HINTS = (int, int | None, tuple[int, ...])
 _COMMENT = re.compile(r"^    (\w+): .*?  # (.+)$", re.MULTILINE)
 
-_SAMPLING_HELP = {
+SAMPLING_HELP = {
     "temperature": "0: the likeliest token; above 0: sample",
     "top_p": "sample from the likeliest tokens that together reach this probability; 1: off",
     "min_p": "drop tokens less likely than this share of the likeliest one; 0: off",
@@ -39,16 +39,36 @@ _SAMPLING_HELP = {
 
 def whole(hint: Any, tokens: Sequence[Token]) -> Any:
     """Convert whole numbers: the library's own conversion would round 2.5 to 2 in silence."""
-    for token in tokens:
-        if not _WHOLE.fullmatch(token.value):
-            raise ValueError(f"{token.value!r} is no whole number")
-    return convert(hint, [token.value for token in tokens])
+    values = _split(hint, tokens)
+    for value in values:
+        if not _WHOLE.fullmatch(value):
+            raise ValueError(f"{value!r} is no whole number")
+    return convert(hint, values)
+
+
+def listed(hint: Any, tokens: Sequence[Token]) -> Any:
+    """Convert what stands between commas."""
+    return convert(hint, _split(hint, tokens))
+
+
+def _split(hint: Any, tokens: Sequence[Token]) -> list[str]:
+    if get_origin(hint) is not tuple:
+        return [token.value for token in tokens]
+    return [value.strip() for token in tokens for value in token.value.split(",")]
 
 
 def flags_of(
-    source: type, texts: Mapping[str, str], types: Mapping[str, Any] | None = None, *, without: Collection[str] = ()
+    source: type,
+    texts: Mapping[str, str],
+    types: Mapping[str, Any] | None = None,
+    *,
+    without: Collection[str] = (),
+    with_commas: Collection[str] = (),
 ) -> type:
-    """A dataclass of flags with the fields of ``source``; ``types`` replaces those that a shell cannot write."""
+    """A dataclass of flags with the fields of ``source``; ``types`` replaces those that a shell cannot write.
+
+    ``with_commas``: fields of several values, which stand between commas.
+    """
     comments = dict(_COMMENT.findall(inspect.getsource(source))) | dict(texts)
     hints = get_type_hints(source) | dict(types or {})
     made: list[tuple[str, Any, Any]] = []
@@ -56,13 +76,13 @@ def flags_of(
         default = entry.default if entry.default is not MISSING else ()
         shown = default is not None and default != () and default is not False
         text = comments.get(entry.name, "").replace("None:", "not given:")
-        converter = whole if hints[entry.name] in _WHOLE_HINTS else None
+        converter = whole if hints[entry.name] in _WHOLE_HINTS else listed if entry.name in with_commas else None
         parameter = Parameter(
-            help=text,
+            help=text + ("; several with commas" if entry.name in with_commas else ""),
             negative=None if default is True else (),
             show_default=shown,
             converter=converter,
-            allow_leading_hyphen=hints[entry.name] == tuple[str, ...],
+            allow_leading_hyphen=hints[entry.name] == tuple[str, ...] and entry.name not in with_commas,
         )
         made.append((entry.name, Annotated[hints[entry.name], parameter], field(default=default)))
     flags = make_dataclass(f"{source.__name__}Flags", made, frozen=True)
@@ -78,7 +98,7 @@ def given(flags: Any) -> dict[str, Any]:
 if TYPE_CHECKING:
     SamplingFlags = Sampling
 else:
-    SamplingFlags = flags_of(Sampling, _SAMPLING_HELP, {"logit_bias": tuple[str, ...]})
+    SamplingFlags = flags_of(Sampling, SAMPLING_HELP, {"logit_bias": tuple[str, ...]})
 
 
 def sampling_of(flags: SamplingFlags | None) -> Sampling:

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headstart.llm import Step
-from headstart.measure.report import aligned, check_writable, save_json
+from headstart.measure.report import check_writable, save_json
+from headstart.measure.tables import aligned
 from headstart.plan.explain import tables
 
 _BLOCKS = ("bold cyan", "bold yellow")  # of two steps that follow each other

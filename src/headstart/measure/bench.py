@@ -1,91 +1,93 @@
-"""The run: every configuration answers the same prompts, interleaved, on one machine at one time.
-
-A machine's speed drifts (neighbours, clocks, temperature), so configurations never run one after the other: each batch of
-prompts goes through all of them before the next batch, and who goes first rotates. One batch warms up first and is not counted.
-Over repeats each batch's time is the median of its own times. A batch's seconds are shared out among its sequences by their
-number of target passes, which makes times of categories exact for batches of one.
-"""
+"""``measure``: every configuration at every operating point answers the same prompts, interleaved, on one machine."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headstart.decode import Timings
 from headstart.errors import DataError, require
 from headstart.llm import LLM, sampling_from
-from headstart.lossless import Difference, compare
-from headstart.measure.configurations import BatchRun, Configuration, configure
+from headstart.measure.against import against
+from headstart.measure.configurations import Configuration, Proposing, configure
+from headstart.measure.entries import Measured, entry
+from headstart.measure.points import Point, encoded, points
 from headstart.measure.prompts import Content, Prompt, PromptSet, prompt_set
-from headstart.measure.record import Measured, Sample, record_of
+from headstart.measure.quality import Quality, distance, from_original, perplexity
+from headstart.measure.record import dead_drafts, record_head
 from headstart.measure.report import Report
-from headstart.measure.settings import PLAIN, MeasureSettings, measured_sampling
+from headstart.measure.settings import PLAIN, MeasureSettings, measured_sampling, settings_from
+from headstart.measure.target_costs import TargetCosts
+from headstart.measure.trials import Bench, Progress, Trial, run
+from headstart.measure.walkthrough import walkthrough
 from headstart.proposers.choose import AUTO
 from headstart.sampling import Sampling
-from headstart.target.base import Target
-
-Progress = Callable[[int, int, str], None]
-"""Called before each piece of work with its number, how many there are, and what it is."""
-
-_WARM_UP_TOKENS = 8
-
-
-@dataclass(slots=True)
-class _Trial:
-    """One configuration's runs: [batch][repeat]."""
-
-    configuration: Configuration
-    runs: list[list[BatchRun]] = field(default_factory=list)
+from headstart.target.base import Target, TimedTarget
 
 
 def measure(
-    llm: LLM,
-    prompts: str | Path | PromptSet | Iterable[Content | Prompt],
+    llm: LLM | Sequence[LLM],
+    prompts: str | Path | PromptSet | Iterable[Content | Prompt] | None = None,
     settings: MeasureSettings | None = None,
     *,
     sampling: Sampling | None = None,
     num_nodes: int | None = None,
     options: Mapping[str, Any] | None = None,
+    original: LLM | None = None,
     progress: Progress | None = None,
     **named: Any,
 ) -> Report:
     """Measure proposers against plain decoding. ``named``: fields of the settings and of the sampling, by name.
 
-    ``options`` (heads, growth, draft, ...) go to the proposers that read them. Plain decoding is added if it is missing.
+    ``llm``: a model, or the same one in several dtypes. ``prompts`` None: the built-in set. ``options`` (heads, growth,
+    draft, ...) go to the proposers that read them. ``original``: the model that this one was made of, whose distance is
+    measured. Plain decoding is added if it is missing.
     """
-    check_arguments(llm, settings, MeasureSettings, num_nodes, options)
-    chosen, wanted = _settings(settings, sampling, named)
+    llms = [llm] if isinstance(llm, LLM) else llm
+    check_arguments(llms, settings, MeasureSettings, num_nodes, options)
+    chosen, rest = settings_from(settings, named)
+    wanted = measured_sampling(sampling_from(sampling, rest))
     notes: list[str] = []
-    names = _proposers(chosen, llm, notes)
-    rule = chosen.rule(llm.rule)
-    notes += [rule.note] if rule.note else []
-    chosen_prompts = prompt_set(prompts, chosen.limit)
-    encoded = _encode(llm, chosen_prompts, wanted)
-    configurations = configure(llm, names, wanted, num_nodes=num_nodes, options=options or {}, rule=rule)
-    trials = [_Trial(configuration) for configuration in configurations]
-    _run(trials, encoded, chosen, wanted, progress or _silent)
-    measured = _judge(llm.target, trials, chosen_prompts.prompts, encoded, chosen, wanted)
-    return Report(record_of(llm, chosen_prompts, chosen, wanted, measured, notes))
+    chosen_prompts = prompt_set(prompts, chosen.limit, chosen.categories)
+    show = progress or _silent
+    benches = [
+        bench for one in llms for bench in _benches(one, chosen, wanted, chosen_prompts, num_nodes, options or {}, notes)
+    ]
+    costs = {one.target.dtype: TargetCosts(one.target, show) for one in llms}
+    with _timed([one.target for one in llms]):
+        run(benches, chosen.repeat, show)
+    for found in costs.values():
+        found.look_again()
+    record = record_head(llms, chosen_prompts, chosen, benches[0].point.sampling)
+    entries, findings = [], []
+    for bench in benches:
+        judged = _judge(bench, chosen_prompts.prompts)
+        findings += dead_drafts(judged)
+        known = costs[bench.point.dtype].of([len(tokens) for tokens in bench.encoded], chosen.price)
+        entries += [entry(one, judged[0], bench.point.describe(), known) for one in judged]
+    return Report(
+        record
+        | {
+            "notes": [*dict.fromkeys(notes), *dict.fromkeys(findings)],
+            "targets": {dtype: found.describe() for dtype, found in costs.items()},
+            "configurations": entries,
+            "explain": _explanations(benches),
+            "original": _original(benches[0], original),
+            "walkthrough": _walkthrough(benches[0], entries),
+        }
+    )
 
 
-def check_arguments(llm: object, settings: object, kind: type, num_nodes: object, options: object) -> None:
+def check_arguments(llms: Sequence[object], settings: object, kind: type, num_nodes: object, options: object) -> None:
     """RequestError for an argument of a type that cannot be meant."""
-    require(isinstance(llm, LLM), "llm", llm, "a loaded model, such as load('smollm2')")
+    is_model = isinstance(llms, list | tuple) and llms and all(isinstance(llm, LLM) for llm in llms)
+    given = llms[0] if isinstance(llms, list | tuple) and llms else llms
+    require(is_model, "llm", given, "a loaded model, such as load('smollm2')")
     require(settings is None or isinstance(settings, kind), "settings", settings, f"a {kind.__name__}")
     require(num_nodes is None or type(num_nodes) is int, "num_nodes", num_nodes, "a whole number")
     require(options is None or isinstance(options, Mapping), "options", options, "a mapping from names to values")
-
-
-def _settings(
-    settings: MeasureSettings | None, sampling: Sampling | None, named: Mapping[str, Any]
-) -> tuple[MeasureSettings, Sampling]:
-    own = {f.name for f in fields(MeasureSettings)}
-    mine = {name: value for name, value in named.items() if name in own}
-    rest = {name: value for name, value in named.items() if name not in own}
-    return replace(settings or MeasureSettings(), **mine), measured_sampling(sampling_from(sampling, rest))
 
 
 def _proposers(settings: MeasureSettings, llm: LLM, notes: list[str]) -> list[str]:
@@ -100,102 +102,114 @@ def _proposers(settings: MeasureSettings, llm: LLM, notes: list[str]) -> list[st
     return [PLAIN, *(name for name in names if name != PLAIN)]
 
 
-def _encode(llm: LLM, prompts: PromptSet, sampling: Sampling) -> list[list[int]]:
-    limit = llm.target.context_limit
-    encoded = []
-    for prompt in prompts.prompts:
-        tokens = llm.encode(prompt.content)
-        if len(tokens) >= limit:
-            raise DataError(
-                f"prompt {prompt.id} of {prompts.name} has {len(tokens)} tokens and the model's context {limit}: "
-                "nothing is left for an answer; shorten or remove it"
-            )
-        encoded.append(tokens)
-    return encoded
-
-
-def _run(
-    trials: Sequence[_Trial], encoded: Sequence[list[int]], settings: MeasureSettings, sampling: Sampling, progress: Progress
-) -> None:
-    batches = [encoded[i : i + settings.batch] for i in range(0, len(encoded), settings.batch)]
-    total = len(trials) * len(batches) * settings.repeat
-    short = replace(sampling, min_tokens=0, max_tokens=min(_WARM_UP_TOKENS, sampling.max_tokens or _WARM_UP_TOKENS))
-    for trial in trials:
-        progress(0, total, f"{trial.configuration.name}: warming up")
-        trial.configuration.run(batches[0], short)
-        trial.runs = [[] for _ in batches]
-    done = 0
-    for repeat in range(settings.repeat):
-        for number, batch in enumerate(batches):
-            first = (number + repeat) % len(trials)
-            for trial in (*trials[first:], *trials[:first]):
-                progress(done, total, trial.configuration.name)
-                trial.runs[number].append(trial.configuration.run(batch, sampling))
-                done += 1
-    progress(done, total, "comparing")
-
-
-def _judge(
-    target: Target,
-    trials: Sequence[_Trial],
-    prompts: Sequence[Prompt],
-    encoded: Sequence[list[int]],
+def _benches(
+    llm: LLM,
     settings: MeasureSettings,
     sampling: Sampling,
-) -> list[Measured]:
-    plain = [output.tokens for runs in trials[0].runs for output in runs[0].outputs]
-    measured = []
-    for trial in trials:
-        differences: list[Difference] | None = None
-        if trial.configuration.is_comparable:
-            differences = []
-            for index, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
-                answers = [run.outputs[index % settings.batch].tokens for run in trial.runs[index // settings.batch]]
-                found = _first_fault(target, prompt.id, tokens, plain[index], answers, sampling)
-                differences += [found] if found else []
-        samples = _samples(trial, prompts, settings.batch)
+    prompts: PromptSet,
+    num_nodes: int | None,
+    options: Mapping[str, Any],
+    notes: list[str],
+) -> list[Bench]:
+    largest = max(settings.batch)
+    if largest > len(prompts.prompts) and largest > 1:
+        raise DataError(
+            f"batch {largest} needs as many prompts and {prompts.name} has {len(prompts.prompts)} here; "
+            "raise --limit, or lower --batch"
+        )
+    rules = settings.rules(llm.rule)
+    notes += [rule.note for rule in rules if rule.note]
+    made = configure(llm, _proposers(settings, llm, notes), rules, num_nodes=num_nodes, options=options)
+    others, missing = against(llm, settings.against)
+    notes += missing
+    texts = {length: encoded(llm, prompts, length) for length in settings.prompt_tokens or (None,)}
+    return [
+        _bench(point, llm.target, [*made, *others], texts[point.prompt_tokens])
+        for point in points(llm.target.dtype, settings, sampling)
+    ]
+
+
+def _bench(point: Point, target: Target, configurations: Sequence[Configuration], texts: list[list[int]]) -> Bench:
+    return Bench(point, target, [Trial(configuration) for configuration in configurations], texts)
+
+
+@contextmanager
+def _timed(targets: Sequence[Target]) -> Iterator[None]:
+    """Let engines that can tell their attention's time do so."""
+    able = [target for target in targets if isinstance(target, TimedTarget)]
+    for target in able:
+        target.time_attention(True)
+    try:
+        yield
+    finally:
+        for target in able:
+            target.time_attention(False)
+
+
+def _judge(bench: Bench, prompts: Sequence[Prompt]) -> list[Measured]:
+    found = []
+    is_lossy = [_is_lossy(trial, bench.point) for trial in bench.trials]
+    for trial, lossy in zip(bench.trials, is_lossy, strict=True):
         configuration = trial.configuration
-        timings = _median_timings(trial.runs)
-        rule, reasons = configuration.rule, configuration.explain()
-        measured.append(Measured(configuration.name, configuration.num_nodes, samples, timings, differences, rule, reasons))
-    return measured
+        found.append(
+            Measured(
+                configuration.name,
+                configuration.num_nodes,
+                trial.samples(prompts),
+                trial.timings(),
+                bench.differences(trial, prompts),
+                configuration.rule,
+                trial.wall_seconds(),
+                _quality(bench, trial, lossy) if lossy or (any(is_lossy) and configuration.name == PLAIN) else None,
+            )
+        )
+    return found
 
 
-def _first_fault(
-    target: Target,
-    name: str,
-    prompt: Sequence[int],
-    plain: Sequence[int],
-    answers: Sequence[Sequence[int]],
-    sampling: Sampling,
-) -> Difference | None:
-    """The first difference of any repeat from plain; a fault counts before a tie."""
-    seed = sampling.seed or 0
-    different = list(dict.fromkeys(tuple(answer) for answer in answers if tuple(answer) != tuple(plain)))
-    found = [compare(target, name, prompt, plain, answer, sampling, seed) for answer in different]
-    judged = [difference for difference in found if difference]
-    return min(judged, key=lambda difference: difference.kind) if judged else None  # "fault" < "tie"
+def _is_lossy(trial: Trial, point: Point) -> bool:
+    rule = trial.configuration.rule
+    return rule is not None and not rule.is_lossless and point.sampling.temperature > 0
 
 
-def _samples(trial: _Trial, prompts: Sequence[Prompt], batch: int) -> list[Sample]:
-    samples = []
-    for number, runs in enumerate(trial.runs):
-        seconds = statistics.median(run.seconds for run in runs)
-        outputs = runs[0].outputs
-        passes = [output.stats.num_steps + output.stats.num_prompt_passes for output in outputs]
-        for index, output in enumerate(outputs):
-            share = seconds * passes[index] / max(sum(passes), 1)
-            samples.append(Sample(prompts[number * batch + index].category, output.tokens, output.stats, share))
-    return samples
+def _quality(bench: Bench, trial: Trial, is_lossy: bool) -> Quality:
+    if is_lossy:
+        return distance(bench.target, bench.encoded, trial.outputs, bench.point.sampling)
+    return perplexity(bench.target, bench.encoded, trial.outputs)
 
 
-def _median_timings(batches: Sequence[Sequence[BatchRun]]) -> Timings:
-    """Parts of the loop, each the sum over batches of its median over repeats."""
-    total = Timings()
-    for part in fields(Timings):
-        seconds = sum(statistics.median(getattr(run.timings, part.name) for run in runs) for runs in batches)
-        setattr(total, part.name, seconds)
-    return total
+def _original(bench: Bench, original: LLM | None) -> dict[str, Any] | None:
+    """How far the base is from what it was made of, behind its plain answers of the first point."""
+    if original is None:
+        return None
+    outputs = bench.trials[0].outputs
+    found = from_original(bench.target, original.target, bench.encoded, outputs)
+    own = perplexity(bench.target, bench.encoded, outputs).perplexity
+    return {"model": original.target.name, "own_perplexity": own} | asdict(found)
+
+
+def _explanations(benches: Sequence[Bench]) -> list[dict[str, Any]]:
+    """Why ``auto`` drafted as it did, once a dtype and rule."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for bench in benches:
+        for trial in bench.trials:
+            reasons, rule = trial.configuration.explain(), trial.configuration.rule
+            if reasons is not None and rule is not None:
+                found[bench.point.dtype, rule.name] = {"dtype": bench.point.dtype, "accept": rule.name, **reasons}
+    return list(found.values())
+
+
+def _walkthrough(bench: Bench, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The steps of the first prompt's answer with the fastest proposer of the first point."""
+    ours = [
+        (entries[place]["tokens_per_second"], trial.configuration)
+        for place, trial in enumerate(bench.trials)
+        if isinstance(trial.configuration, Proposing) and trial.configuration.name != PLAIN
+    ]
+    if not ours:
+        return None
+    fastest = max(ours, key=lambda pair: pair[0])[1]
+    steps = walkthrough(fastest.llm, bench.encoded[0], bench.point.sampling)
+    return {"proposer": fastest.name, "accept": fastest.rule.name, "prompt": 0, "steps": steps}
 
 
 def _silent(done: int, total: int, what: str) -> None:

@@ -1,26 +1,26 @@
-"""What is measured side by side: plain decoding, the proposers, and transformers' own ``generate`` as a reference.
+"""What is measured side by side: plain decoding, the proposers with each rule of acceptance, and other projects' engines.
 
-A configuration turns a batch of prompts (token ids) into outputs and says how long that took. All of them share one target, so
-weights, dtype and threads are the same.
+A configuration turns a batch of prompts (token ids) into outputs and says how long that took. All of one dtype share one
+target, so weights, dtype and threads are the same.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from headstart.accept import Rule
-from headstart.decode import Timings
+from headstart.accept import EXACT, Rule
 from headstart.errors import RequestError
 from headstart.heads.base import kind_of_heads
-from headstart.llm import LLM
-from headstart.measure.settings import PLAIN, TRANSFORMERS
+from headstart.llm import LLM, Answer
+from headstart.measure.samples import UNKNOWN, Latency
+from headstart.measure.settings import AGAINST, PLAIN
 from headstart.proposers.choose import AUTO, HEADS
 from headstart.sampling import Sampling
 from headstart.stats import Stats
-from headstart.target.base import Target
+from headstart.timings import Timings
 
 Prompts = Sequence[Sequence[int]]
 
@@ -35,19 +35,21 @@ _OPTION_USERS = {
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One prompt's answer; ``tokens`` are ids."""
+    """One prompt's answer; ``tokens`` are ids, ``drafted`` says which of them were drafted and accepted."""
 
     tokens: tuple[int, ...]
     stats: Stats
+    latency: Latency = UNKNOWN
+    drafted: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """What a configuration made of one batch."""
+    """What a configuration made of one batch; ``timings`` is None where the loop is not ours."""
 
     outputs: tuple[Output, ...]
     seconds: float
-    timings: Timings = field(default_factory=Timings)
+    timings: Timings | None = None
 
 
 class Configuration(Protocol):
@@ -55,11 +57,13 @@ class Configuration(Protocol):
 
     name: str
     num_nodes: int
-    is_comparable: bool  # whether its tokens must be plain's
 
     @property
     def rule(self) -> Rule | None:
         """The rule of acceptance; None: not ours."""
+
+    def is_comparable(self, sampling: Sampling) -> bool:
+        """Whether its tokens must be plain's."""
 
     def run(self, prompts: Prompts, sampling: Sampling) -> BatchRun:
         """Answer a batch, all of it in flight at once."""
@@ -71,55 +75,43 @@ class Configuration(Protocol):
 class Proposing:
     """Headstart's loop with one proposer."""
 
-    def __init__(self, name: str, llm: LLM, sampling: Sampling) -> None:
-        self.name, self._llm, self.num_nodes, self.rule = name, llm, llm.num_nodes, llm.rule
-        self.is_comparable = llm.rule.repeats_plain or sampling.temperature == 0
+    def __init__(self, name: str, llm: LLM) -> None:
+        self.name, self.llm, self.num_nodes, self.rule = name, llm, llm.num_nodes, llm.rule
+
+    def is_comparable(self, sampling: Sampling) -> bool:
+        """Under a rule that repeats plain decoding, and without temperature under every rule."""
+        return self.rule.repeats_plain or sampling.temperature == 0
 
     def run(self, prompts: Prompts, sampling: Sampling) -> BatchRun:
         """One call of the loop."""
         started = time.perf_counter()
-        answers = self._llm.generate_encoded(prompts, sampling, batch=len(prompts))
+        answers = self.llm.generate_encoded(prompts, sampling, batch=len(prompts))
         seconds = time.perf_counter() - started
-        return BatchRun(tuple(Output(a.tokens, a.stats) for a in answers), seconds, answers[0].timings)
+        outputs = tuple(Output(a.tokens, a.stats, _latency(a), a.drafted) for a in answers)
+        return BatchRun(outputs, seconds, answers[0].timings)
 
     def explain(self) -> dict[str, Any] | None:
         """The reasons of ``auto``."""
-        return self._llm.explain() if self.name == AUTO else None
+        return self.llm.explain() if self.name == AUTO else None
 
 
-class Reference:
-    """transformers' ``generate`` on the same model object. With temperature its noise is its own, so only speed compares."""
-
-    name = TRANSFORMERS
-    num_nodes = 0
-    rule = None
-
-    def __init__(self, target: Target, sampling: Sampling) -> None:
-        if target.engine != "hf":
-            raise RequestError(f"proposer transformers needs a transformers model; the engine here is {target.engine}")
-        from headstart.target.hf_reference import ReferenceDecoder
-
-        self._decoder = ReferenceDecoder(target, sampling)
-        self.is_comparable = sampling.temperature == 0
-
-    def run(self, prompts: Prompts, sampling: Sampling) -> BatchRun:
-        """One call of ``generate``."""
-        started = time.perf_counter()
-        answers = self._decoder.generate(prompts)
-        seconds = time.perf_counter() - started
-        return BatchRun(tuple(Output(tuple(tokens), _plain_stats(len(tokens))) for tokens in answers), seconds)
-
-    def explain(self) -> dict[str, Any] | None:
-        """It does not draft."""
-        return None
+def _latency(answer: Answer) -> Latency:
+    behind = len(answer.tokens) - 1
+    return Latency(answer.seconds_to_first, (answer.seconds - answer.seconds_to_first) / behind if behind > 0 else None)
 
 
 def configure(
-    llm: LLM, proposers: Sequence[str], sampling: Sampling, *, num_nodes: int | None, options: Mapping[str, Any], rule: Rule
+    llm: LLM, proposers: Sequence[str], rules: Sequence[Rule], *, num_nodes: int | None, options: Mapping[str, Any]
 ) -> list[Configuration]:
-    """The configurations by name; ``options`` go to the proposers that read them, and are refused if none does."""
+    """The configurations by name and rule, plain once; ``options`` that no proposer reads are refused."""
     own = own_options(proposers, options)
-    return [_configuration(llm, name, sampling, num_nodes, own[name], rule) for name in proposers]
+    made: list[Configuration] = []
+    for name in proposers:
+        if name in AGAINST:
+            raise RequestError(f"{name} is no proposer but an engine of its own; measure it with --against {name}")
+        proposing = _with_proposer(llm, name, num_nodes, own[name])
+        made += [Proposing(name, proposing.with_rule(rule)) for rule in ([EXACT] if name == PLAIN else rules)]
+    return made
 
 
 def own_options(proposers: Sequence[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -141,20 +133,16 @@ def _users(option: str, value: Any) -> tuple[str, ...]:
     return (kind_of_heads(value), "combined") if option == "heads" else _OPTION_USERS[option]
 
 
-def _configuration(
-    llm: LLM, name: str, sampling: Sampling, num_nodes: int | None, own: Mapping[str, Any], rule: Rule
-) -> Configuration:
-    if name == TRANSFORMERS:
-        return Reference(llm.target, sampling)
+def _with_proposer(llm: LLM, name: str, num_nodes: int | None, own: Mapping[str, Any]) -> LLM:
     if name == PLAIN:
-        return Proposing(name, llm.with_proposer("none"), sampling)
+        return llm.with_proposer("none")
     keeps_outputs = llm.past_outputs is not None  # a repeated run would copy the first one
     if name == llm.proposer_name and not own and num_nodes is None and not keeps_outputs:
-        return Proposing(name, llm.with_rule(rule), sampling)
-    return Proposing(name, llm.with_proposer(name, num_nodes=num_nodes, **own).with_rule(rule), sampling)
+        return llm
+    return llm.with_proposer(name, num_nodes=num_nodes, **own)
 
 
-def _plain_stats(num_tokens: int) -> Stats:
+def plain_stats(num_tokens: int) -> Stats:
     """Counters of plain decoding: the prompt's pass gives one token, each step one more."""
     stats = Stats(num_prompt_passes=1)
     for _ in range(num_tokens - 1):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NewType, Protocol
+from typing import Any, NewType, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,3 +119,31 @@ class Target(Protocol):
 
     def cache_bytes(self) -> int:
         """Bytes that the caches of all open slots hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """What a forward must read and compute at least, attention's products apart."""
+
+    weight_bytes: int  # read once a forward, whatever its rows; an embedding that is only looked up is left out
+    num_weights: int  # each takes part in one multiplication and one addition for every row
+    cache_bytes_per_position: int  # read once a sequence and forward
+
+
+@runtime_checkable
+class TimedTarget(Protocol):
+    """A target that can tell how long its attention took."""
+
+    def time_attention(self, on: bool) -> None:
+        """Start (or stop) counting."""
+
+    def attention_seconds(self) -> float:
+        """Seconds since then, as one of its threads saw them."""
+
+
+@runtime_checkable
+class SizedTarget(Protocol):
+    """A target that knows its own size."""
+
+    def size(self) -> ModelSize:
+        """Bytes and operations of a forward."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from headstart.accept import Row
 from headstart.errors import ModelError, RequestError
-from headstart.target.base import BaseWeights, Feed, Slot
+from headstart.target.base import BaseWeights, Feed, ModelSize, Slot
 from headstart.target.fingerprint import fingerprint, sampled_rows
 from headstart.target.hf_cache import PooledCache
 from headstart.target.hf_masks import positions, tokens
@@ -163,6 +163,18 @@ class HfTarget:
     def cache_bytes(self) -> int:
         """Bytes that the caches of all open slots hold."""
         return self._cache.bytes_per_slot() * len(self._sequences)
+
+    def size(self) -> ModelSize:
+        """Bytes and weights that a forward reads; tied matrices count once."""
+        embedding, output = self.model.get_input_embeddings().weight, self._output.weight
+        weights = {weight.data_ptr(): weight for weight in self.model.parameters()}
+        if embedding.data_ptr() != output.data_ptr():
+            del weights[embedding.data_ptr()]  # looked up, not read
+        config = self.model.config.get_text_config(decoder=True)
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        per_position = 2 * config.num_hidden_layers * heads * width * output.element_size()
+        return ModelSize(sum(w.nbytes for w in weights.values()), sum(w.numel() for w in weights.values()), per_position)
 
     @torch.no_grad()
     def plain_logits(self, ids: Sequence[int]) -> NDArray[np.float32]:

@@ -9,6 +9,7 @@ What stands here is the seam: trees become flat arrays, rows are found again amo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from headstart import _native
 from headstart.errors import ModelError, RequestError
-from headstart.target.base import BaseWeights, Feed, Slot
+from headstart.target.base import BaseWeights, Feed, ModelSize, Slot
 from headstart.target.native_forward import forward
 from headstart.target.native_operations import NativeOperations
 from headstart.target.native_scored import NativeScored
@@ -96,6 +97,25 @@ class NativeTarget:
     def cache_bytes(self) -> int:
         """Bytes that the caches of all open slots hold."""
         return self._model.cache_bytes()
+
+    def size(self) -> ModelSize:
+        """Bytes and weights that a forward reads, by the packed matrices."""
+        tensors = dict(self._weights.tensors)
+        if "output" in tensors:
+            del tensors["embedding"]  # looked up, not read
+        settings = self._weights.settings
+        weight_bytes = sum(t.nbytes if isinstance(t, np.ndarray) else t.num_bytes for t in tensors.values())
+        num_bytes = 4 if self.kv_dtype == "float32" else 2
+        per_position = 2 * settings.num_layers * settings.num_kv_heads * settings.head_size * num_bytes
+        return ModelSize(weight_bytes, sum(math.prod(tensor.shape) for tensor in tensors.values()), per_position)
+
+    def time_attention(self, on: bool) -> None:
+        """Start (or stop) counting; it costs some 5 microseconds a forward."""
+        self._model.enable_profile(on)
+
+    def attention_seconds(self) -> float:
+        """Seconds since counting began, as the first worker saw them."""
+        return self._model.profile()["attention"]
 
     def first_layers(self, count: int) -> NativeTarget:
         """A target of the first ``count`` layers; weights are shared, caches are not. RequestError if there are not as many."""
