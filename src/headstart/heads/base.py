@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
@@ -27,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from headstart.errors import HeadsError
+from headstart.folders import new_folder
 from headstart.tree import Path, optimal_paths
 
 FORMAT, VERSION = "headstart-heads", 1
@@ -175,20 +175,15 @@ def save_heads(folder: str | os.PathLike[str], heads: Heads) -> None:
         raise HeadsError(f"{path}: heads are saved together with the identity of their base model; give them a card")
     check_tensors(path, heads.config, heads.tensors)
     check_place(path)
-    new, old = (path.with_name(f".{path.name}.{os.getpid()}.{suffix}") for suffix in ("new", "old"))
+    stored: dict[str, NDArray[Any]] = {name: _compact(values) for name, values in heads.tensors.items()}
+    if heads.config.draft_vocab is not None:
+        stored[DRAFT_VOCAB] = np.array(heads.config.draft_vocab, dtype=np.int64)
     try:
-        new.mkdir(parents=True)
-        (new / CONFIG_FILE).write_text(_config_text(path, heads.config, heads.card), encoding="utf-8")
-        stored: dict[str, NDArray[Any]] = {name: _compact(values) for name, values in heads.tensors.items()}
-        if heads.config.draft_vocab is not None:
-            stored[DRAFT_VOCAB] = np.array(heads.config.draft_vocab, dtype=np.int64)
-        (new / TENSORS_FILE).write_bytes(save(stored))  # the library's own writer makes a file that only its owner may read
-        _put_in_place(new, path, old)
+        with new_folder(path) as new:
+            (new / CONFIG_FILE).write_text(_config_text(path, heads.config, heads.card), encoding="utf-8")
+            (new / TENSORS_FILE).write_bytes(save(stored))  # the library's own writer makes a file only its owner may read
     except (OSError, SafetensorError) as error:
         raise HeadsError(f"{path}: heads cannot be written ({getattr(error, 'strerror', None) or error})") from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def check_place(folder: str | os.PathLike[str]) -> None:
@@ -277,19 +272,6 @@ def _candidates() -> Iterator[FilePath]:
         yield root
         if root.is_dir():
             yield from sorted(folder for folder in root.iterdir() if (folder / CONFIG_FILE).is_file())
-
-
-def _put_in_place(new: FilePath, path: FilePath, old: FilePath) -> None:
-    """Rename ``new`` to ``path``; what stood there comes back if that fails."""
-    replaces = path.exists()
-    if replaces:
-        path.rename(old)
-    try:
-        new.rename(path)
-    except OSError:
-        if replaces:
-            old.rename(path)
-        raise
 
 
 def _is_heads_folder(path: FilePath) -> bool:

@@ -16,12 +16,11 @@ Letters: n rows of all segments, D the model's width.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from headstart.accept import Row
 from headstart.errors import TrainingError
+from headstart.folders import append_whole
 from headstart.sampling import Sampler, Sampling
 from headstart.target.base import Feed, Target
 from headstart.train.corpus import Document, fingerprint_of, write_json
@@ -218,12 +218,10 @@ class StateFiles:
         for document, (hidden, greedy) in zip(documents, states, strict=True):
             if not len(hidden) == len(greedy) == num_rows(document):
                 raise ValueError(f"{len(hidden)} states for a document of {num_rows(document)} rows")
-        with (self.folder / "hidden.bin").open("ab") as file:
-            file.writelines(_numpy(hidden, self.dtype).tobytes() for hidden, _ in states)
-            _settle(file)
-        with (self.folder / "greedy.bin").open("ab") as file:
-            file.writelines(greedy.cpu().numpy().astype(np.int64).tobytes() for _, greedy in states)
-            _settle(file)
+        append_whole(self.folder / "hidden.bin", b"".join(_numpy(hidden, self.dtype).tobytes() for hidden, _ in states))
+        append_whole(
+            self.folder / "greedy.bin", b"".join(greedy.cpu().numpy().astype(np.int64).tobytes() for _, greedy in states)
+        )
         self.num_documents += len(documents)
         self.num_rows += sum(map(num_rows, documents))
         self._covers = fingerprint_of(documents, self._covers)
@@ -240,12 +238,6 @@ class StateFiles:
         except (OSError, ValueError, KeyError, TypeError):
             return 0, ""
         return (done, covers) if same else (0, "")
-
-
-def _settle(file: BinaryIO) -> None:
-    """Bring what was written to the disk, before a record says that it is there."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def capture(

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from headstart.errors import TrainingError
+from headstart.folders import write_whole
 
 FORMAT, VERSION = "headstart-checkpoint", 2
 
@@ -46,10 +47,8 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], progress: Progres
     """Write the checkpoint; ``about`` says what the run is, and must agree when it is resumed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"format": FORMAT, "version": VERSION, "progress": asdict(progress), "about": dict(about)}
-    temporary = path.with_name(path.name + ".tmp")
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(stored, temporary, metadata={"record": json.dumps(record)})
-    temporary.replace(path)
+    write_whole(path, save(stored, metadata={"record": json.dumps(record)}))
 
 
 def read_about(path: Path) -> dict[str, Any] | None:

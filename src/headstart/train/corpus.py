@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headstart.errors import DataError
+from headstart.folders import append_whole, write_whole
 
 FORMAT = "headstart-corpus"
 VERSION = 1
@@ -83,6 +84,15 @@ class Corpus:
             record = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint, "written_by": written_by or {}}
             write_json(meta, record)
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether the last line was cut in the middle; it is left out."""
+        try:
+            with self._documents.open("rb") as file:
+                return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
+        except FileNotFoundError:
+            return False
+
     def read(self) -> list[Document]:
         """All whole documents."""
         if not self._documents.exists():
@@ -94,10 +104,7 @@ class Corpus:
         """Add documents, whole lines only."""
         lines = "".join(json.dumps(asdict(document), separators=(",", ":")) + "\n" for document in documents)
         self._cut_torn_line()
-        with self._documents.open("ab") as file:
-            file.write(lines.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        append_whole(self._documents, lines.encode())
 
     def _cut_torn_line(self) -> None:
         if not self._documents.exists():
@@ -152,9 +159,7 @@ def held_apart(documents: Sequence[Document], share: float) -> tuple[list[int], 
 
 def write_json(path: Path, record: Any) -> None:
     """Write under a temporary name, then rename: a reader sees the old file or the new one."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def _check(meta: Path, fingerprint: str) -> None:

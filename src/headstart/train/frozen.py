@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from headstart.errors import RequestError, TrainingError
+from headstart.folders import recover
 from headstart.heads.base import CONFIG_FILE, Acceptance, Heads, HeadsCard, load_heads, save_heads
 from headstart.heads.base import Tensors as HostTensors
 from headstart.train.acceptance import (
@@ -69,6 +70,7 @@ class FrozenRun:
         self, base: Base, data: str | Path | None, corpus: str | Path | None, init: str | Path | None, resume: bool
     ) -> TrainResult:
         """Train, or go on; see ``train``."""
+        recover(self.out)
         _refuse_no_width(self.settings, base.model.width)
         initial = None if init is None else self._initial(base, init)  # what is wrong with them is said before the work
         about = read_about(self.checkpoint) if resume else None
@@ -163,6 +165,8 @@ class FrozenRun:
             base.identity.fingerprint,
             {"seed": settings.seed, "batch": settings.writer_batch, "answer_tokens": settings.answer_tokens},
         )
+        if folder.is_torn:
+            self.report(Event("write", f"the last line of {folder.folder} was cut in the middle; it is left out"))
         return self._written(base, folder) if may_write else folder.read()
 
     def _written(self, base: Base, folder: Corpus) -> list[Document]:
@@ -284,6 +288,11 @@ def require_same(checkpoint: Path, about: Mapping[str, Any] | None, asked: Mappi
 
 def same_documents(checkpoint: Path, about: Mapping[str, Any], documents: list[Document]) -> list[Document]:
     """Those that a checkpoint's run began with; TrainingError if they are others now."""
+    if len(documents) < about["documents"]:
+        raise TrainingError(
+            f"{checkpoint} was made with {about['documents']} documents, of which {len(documents)} are left; restore them, "
+            "or begin anew with resume=False (--no-resume)"
+        )
     documents = documents[: about["documents"]]
     if fingerprint_of(documents) != about["covers"]:
         raise TrainingError(f"{checkpoint} was made with other text; give the same data, or resume=False (--no-resume)")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from headstart.errors import TrainingError
+from headstart.folders import new_folder
 from headstart.target.quiet import quiet_transformers
 from headstart.tokenizer import Tokenizer
 
@@ -49,25 +49,16 @@ def save_model(
     """
     path = Path(folder).absolute()
     check_model_place(path)
-    new, old = (path.with_name(f".{path.name}.{os.getpid()}.{suffix}") for suffix in ("new", "old"))
+    ends = sorted(end_tokens)
     try:
-        new.mkdir(parents=True)
-        ends = sorted(end_tokens)
-        with quiet_transformers():
-            module.save_pretrained(new)
-        _add(new / "generation_config.json", {"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {})
-        write_tokenizer(new, tokenizer)
-        _add(new / RECORD, {"format": FORMAT, "version": VERSION, **describe(new)})
-        if path.exists():
-            path.rename(old)
-        new.rename(path)
+        with new_folder(path) as new:
+            with quiet_transformers():
+                module.save_pretrained(new)
+            _add(new / "generation_config.json", {"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {})
+            write_tokenizer(new, tokenizer)
+            _add(new / RECORD, {"format": FORMAT, "version": VERSION, **describe(new)})
     except (OSError, SafetensorError) as error:
-        if old.exists() and not path.exists():
-            old.rename(path)
         raise TrainingError(f"{path}: the model cannot be written ({getattr(error, 'strerror', None) or error})") from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:

@@ -145,6 +145,8 @@ class Trainer(Generic[B]):
                 if f"{name}.exp_avg" in stored:
                     moments = {key: stored[f"{name}.{key}"].to(tensor.device) for key in ("exp_avg", "exp_avg_sq")}
                     self.optimizer.state[tensor] = {"step": stored[f"{name}.step"], **moments}
+        if not self.progress.step:  # stopped before the untouched tensors were kept
+            self._keep_if_best(self._evaluate(self.tensors))
 
     def run(self, deadline: float | None = None, stop_after: int | None = None) -> None:
         """Train to the planned end, or stop cleanly at ``deadline`` (``time.monotonic``) or after so many steps."""

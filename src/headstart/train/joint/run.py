@@ -23,6 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from headstart.errors import RequestError
+from headstart.folders import recover
 from headstart.heads.base import CONFIG_FILE, Acceptance, Heads, HeadsCard, load_heads, save_heads
 from headstart.train.base import Base
 from headstart.train.checkpoint import Progress, load_checkpoint, read_about, save_checkpoint
@@ -56,6 +57,8 @@ class JointRun:
         self, base: Base, data: str | Path | None, corpus: str | Path | None, init: str | Path | None, resume: bool
     ) -> TrainResult:
         """Train, or go on; see ``train``."""
+        recover(self.out)
+        recover(self.model_out)
         check_model_place(self.model_out)
         about = read_about(self.checkpoint) if resume else None
         if resume and about is None and (self.out / CONFIG_FILE).exists():
