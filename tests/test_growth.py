@@ -69,10 +69,11 @@ def test_what_is_hardly_reached_is_not_expanded(seed: int, least: float) -> None
     assert num_expanded == 1 + sum(reach >= least and len(path) < 4 for path, reach in found.items())
 
 
-def test_a_sequence_may_ask_for_surer_nodes_than_the_proposer_does() -> None:
-    growth = Growth(replace(sequence(200), least_reach=0.4), Calibration(), 4, 0.1)
-    growth.add({ROOT: Children((0, 1), (0.5, 0.3))})
-    assert [growth.nodes[leaf].reach for leaf in growth.frontier] == [0.5]
+@pytest.mark.parametrize(("least", "expanded"), [(0.75, [0.5, 0.3]), (0.85, [])])
+def test_a_level_must_be_worth_a_pass_as_a_whole(least: float, expanded: list[float]) -> None:
+    growth = Growth(replace(sequence(200), least_reach=least), Calibration(), 4, 0.1)
+    growth.add({ROOT: Children((0, 1, 2), (0.5, 0.3, 0.09))})
+    assert [growth.nodes[leaf].reach for leaf in growth.frontier] == expanded
 
 
 def test_nothing_is_expanded_whose_children_could_not_stay() -> None:

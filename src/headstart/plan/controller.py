@@ -33,13 +33,14 @@ from headstart.plan.profile import Clock
 from headstart.plan.stepcost import StepCost
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.combined import walks_of
-from headstart.proposers.walk import Walk
+from headstart.proposers.walk import MIN_REACH, Walk
 from headstart.tree import Tree
 
 MAX_NODES = 31  # of one sequence
 STEADY_NODES = 7
 _PLAIN_STEPS, _PLAIN_STEPS_CLEAR = 64, 256  # between timed plain steps; the second where drafts clearly pay
 _CLEAR = 1.3
+_WORTH_WEIGHING = 0.5  # of a row's price: an estimate may be that much too low
 _HEARD_WHILE_RESTING = 8  # of so many steps one
 _MARGIN = 0.02  # planned gains below are as likely losses: the likeliest nodes are also the most overestimated ones
 _MAX_TIMED_ROWS = 4  # times the largest profiled count: steps that hold whole prompts say nothing of drafts
@@ -222,12 +223,17 @@ class AutoProposer:
                 walks[i][member.bit] = walk
                 sizes[i] = min(sizes[i] + sequence.max_nodes, sequences[i].max_nodes)
         began = self._clock()
+        least_reach = self._least_reach()
         for i, sequence in enumerate(sequences):
             if walks[i]:
-                offer = Offer.of(sequence.tokens[-1], walks[i], sizes[i], sequence.max_depth)
+                offer = Offer.of(sequence.tokens[-1], walks[i], sizes[i], sequence.max_depth, least_reach)
                 offer.weigh(self._chances, books[i].own)
                 pending.offers[sequence.key] = offer
         pending.shared += self._clock() - began
+
+    def _least_reach(self) -> float:
+        """What is less likely by the members' own estimates will hardly be worth its row, so that it need not be weighed."""
+        return max(MIN_REACH, _WORTH_WEIGHING * self._row_seconds / self._token_seconds) if self._token_seconds else MIN_REACH
 
     def _drafts(self, pending: _Pending) -> list[Tree]:
         """Share the budget, and book what each member's nodes earn."""

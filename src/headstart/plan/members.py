@@ -31,7 +31,7 @@ _PROBE_SHARE = 0.01
 _MIN_PROBE_STEPS, _MAX_DOUBLINGS = 8, 3
 _UNTRIED = 3.0  # times its cost: what a member is believed to earn before it was tried
 _LESS_WHERE_SURE = 0.4  # what a member earns where the cheaper ones are one step surer, until it is known
-_HIT_RATE, _MOST_LEAST_REACH = 0.5, 0.6  # of a first guess behind a drafted token; a surer node is always followed
+_HIT_RATE, _MOST_LEAST_REACH = 0.5, 0.6  # of a first guess behind a drafted token; a surer level is always followed
 _PASSES_STEP = 0.05
 _FIRST_SIZE, _SPARE_SIZE, _GROWTH = 8, 3, 1.5
 
@@ -121,10 +121,10 @@ class Member:
         self._passes_a_call: float | None = None
 
     def least_reach(self, num_sequences: int, token_seconds: float, row_seconds: float) -> float:
-        """Below which reach a node of this member is not worth a further pass, in which so many sequences take part.
+        """What the reaches of a level must sum up to, to be worth a further pass in which so many sequences take part.
 
-        A pass behind a node of reach r brings one that is reached with r times the member's hit rate, which is worth that share
-        of a token and takes a row and its sequence's share of the pass.
+        A pass behind nodes of reach r brings some that are reached with r times the member's hit rate, and are worth that share
+        of a token; it takes a row and the sequence's share of the pass.
         """
         if not self._passes_a_call or not token_seconds:
             return 0.0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headstart.plan.chances import Chances, OwnChances
-from headstart.proposers.walk import Estimates, Walk, grow
+from headstart.proposers.walk import MIN_REACH, Estimates, Walk, grow
 from headstart.tree import ROOT, Tree
 
 
@@ -31,9 +31,9 @@ class Offer:
     reaches: list[float] = field(default_factory=list)  # of being committed
 
     @classmethod
-    def of(cls, root: int, walks: dict[int, Walk], max_nodes: int, max_depth: int) -> Offer:
+    def of(cls, root: int, walks: dict[int, Walk], max_nodes: int, max_depth: int, least_reach: float = MIN_REACH) -> Offer:
         """The likeliest paths of what the members' walks say, by the members' bits."""
-        grown, bits = grow(root, list(walks.values()), max_nodes, max_depth), tuple(walks)
+        grown, bits = grow(root, list(walks.values()), max_nodes, max_depth, least_reach), tuple(walks)
         owners = [sum(bit for bit, value in zip(bits, row, strict=True) if value > 0) for row in grown.estimates]
         tree = grown.tree
         return cls(tree.tokens, tree.parents, tree.probabilities, grown.estimates, bits, owners, tree.depths)

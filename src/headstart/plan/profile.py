@@ -36,7 +36,8 @@ NUM_NEEDED = 4  # row counts that are measured however long it takes
 SECONDS = 0.36  # that measuring may take
 MAX_ROUNDS = 6
 _LARGE_ROUNDS = 2
-_SMALL, _IN_A_ROW = 8, 3  # row counts up to the first are timed so often in a turn, larger ones once
+_SMALL = 8  # row counts up to here are timed several times in a turn, larger ones once
+_TURN_SECONDS, _MOST_IN_A_ROW = 0.02, 6
 CONTEXT = 256  # cached positions behind which rows are timed
 _FILL_CHUNK = 64
 _FILL_SHARE = 0.3  # of the time, for filling the cache
@@ -138,11 +139,11 @@ class _Measuring:
 
     def _turn(self, slot: Slot, count: int) -> float:
         """The fastest of some forwards in a row."""
-        fastest = self._forward(slot, count)
-        for _ in range(_IN_A_ROW - 1 if count <= _SMALL else 0):
-            if not self._is_late():
-                fastest = min(fastest, self._forward(slot, count))
-        return fastest
+        times = [self._forward(slot, count)]
+        if count <= _SMALL:
+            while len(times) < _MOST_IN_A_ROW and sum(times) < _TURN_SECONDS and not self._is_late():
+                times.append(self._forward(slot, count))
+        return min(times)
 
     def _is_late(self) -> bool:
         return self._clock() > self._end

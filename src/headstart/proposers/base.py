@@ -30,7 +30,7 @@ class Sequence:
     max_nodes: int  # drafted nodes that the loop can use now
     max_depth: int  # deeper nodes could not be committed any more (max_tokens, context limit)
     choice: Choice = "coupled"  # of children at temperature > 0: what the rule of acceptance works best with
-    least_reach: float = 0.0  # of a node that is worth a further pass of a proposer that guesses level by level
+    least_reach: float = 0.0  # of the nodes of a level together, to be worth a further pass of a proposer that guesses by level
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Proposer(Protocol):
 
 @runtime_checkable
 class GrowsByLevel(Proposer, Protocol):
-    """A proposer that makes one pass for each level of its drafts, and none behind nodes below ``Sequence.least_reach``."""
+    """A proposer that makes one pass for each level of its drafts, and none behind levels below ``Sequence.least_reach``."""
 
     num_passes: int  # so far
 

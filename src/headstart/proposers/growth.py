@@ -38,9 +38,9 @@ class Growth:
     """One sequence's tree while it grows."""
 
     def __init__(self, sequence: Sequence, calibration: Calibration, num_levels: int, least_reach: float = 0.0) -> None:
-        """``num_levels``: passes, so the deepest node; nodes below ``least_reach`` or the sequence's are not expanded."""
+        """``num_levels``: passes, so the deepest node; nodes of less than ``least_reach`` are not expanded."""
         self.sequence, self.calibration = sequence, calibration
-        self.num_levels, self.least_reach = num_levels, max(least_reach, sequence.least_reach)
+        self.num_levels, self.least_reach = num_levels, least_reach
         self.nodes = [Node(sequence.tokens[-1], -1, 1.0, 1.0, 0)]
         self.frontier = [ROOT]  # nodes that the next pass expands, all of one depth
         self._kept: list[int] = []  # the likeliest nodes so far, without the root
@@ -81,7 +81,9 @@ class Growth:
         if depth < self.num_levels:
             new = sorted(i for i in self._kept if i >= first)
             # No child reaches further than its parent, so behind the least likely node of a full draft nothing can be gained.
-            self.frontier = [i for i in new if nodes[i].reach >= self.least_reach and nodes[i].reach > self._border]
+            worth = [i for i in new if nodes[i].reach >= self.least_reach and nodes[i].reach > self._border]
+            if sum([nodes[i].reach for i in worth]) >= self.sequence.least_reach:
+                self.frontier = worth
 
     def tree(self, rows: ListOf[int] | None = None) -> Tree:
         """These nodes as a tree, parents first; None: what is kept."""

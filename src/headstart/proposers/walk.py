@@ -127,8 +127,8 @@ class Grown(NamedTuple):
     estimates: tuple[Estimates, ...]  # a row each; the root's are 0
 
 
-def grow(root: int, walks: ListOf[Walk], max_nodes: int, max_depth: int) -> Grown:
-    """The likeliest paths of what the walks say, at most ``max_nodes`` nodes within ``max_depth``."""
+def grow(root: int, walks: ListOf[Walk], max_nodes: int, max_depth: int, least_reach: float = MIN_REACH) -> Grown:
+    """The likeliest paths of what the walks say: at most ``max_nodes`` nodes within ``max_depth``, from ``least_reach`` on."""
     tokens, parents, probabilities, told = [root], [-1], [1.0], [(0.0,) * len(walks)]
     draws: dict[int, tuple[Draws, ...]] = {}
     queue: list[_Child] = []
@@ -142,7 +142,7 @@ def grow(root: int, walks: ListOf[Walk], max_nodes: int, max_depth: int) -> Grow
             heard = [walk.beside(state, own) if own else own for walk, state, own in zip(walks, states, said, strict=True)]
         for token, probability in combine(heard).items():
             value = reach * probability
-            if value >= MIN_REACH:
+            if value >= least_reach:
                 number += 1
                 heapq.heappush(queue, (-value, number, row, token, probability, said, states, depth))
         drawn = [draw for walk, state in zip(walks, states, strict=True) if state is not None for draw in walk.draws(state)]
