@@ -31,6 +31,21 @@ void prefetch(const void* memory, std::size_t num_bytes) {
   for (std::size_t i = 0; i < std::min(num_bytes, kMost); i += kRegister) __builtin_prefetch(begin + i);
 }
 
+class OpenTiles {
+ public:
+  OpenTiles(const TileKernels* tiles, std::int64_t num_rows) : tiles_(tiles) {
+    if (tiles_) tiles_->open(num_rows);
+  }
+  ~OpenTiles() {
+    if (tiles_) tiles_->close();
+  }
+  OpenTiles(const OpenTiles&) = delete;
+  OpenTiles& operator=(const OpenTiles&) = delete;
+
+ private:
+  const TileKernels* tiles_;
+};
+
 // Signed bytes are stored with 128 added.
 void flip_signs(Kind kind, std::vector<std::uint8_t>& row) {
   if (kind != Kind::q8_0) return;
@@ -70,7 +85,7 @@ Linear::Linear(Kind kind, std::int64_t outputs, std::int64_t inputs)
     num_steps_ = inputs / kBlock;
     panel_bytes_ = static_cast<std::size_t>(num_steps_) * kPanel * (scale_bytes(kind) + data_bytes(kind));
   } else {
-    panels_in_group_ = kernels_->panels_in_group;
+    panels_in_group_ = in_tiles() ? kernels_->tiles->panels_in_group : kernels_->panels_in_group;
     num_steps_ = kind == Kind::bfloat16 ? (inputs + 1) / 2 : inputs;
     row_bytes_ = static_cast<std::size_t>(num_steps_) * 4;  // an odd bfloat16 row is padded with a zero
     panel_bytes_ = static_cast<std::size_t>(num_steps_) * kRegister;
@@ -170,12 +185,16 @@ void Linear::prepare(const float* x, std::int64_t begin, std::int64_t end, void*
   }
 }
 
+bool Linear::in_tiles() const { return kernels_->tiles && kind_ == Kind::bfloat16 && inputs_ % kTileInputs == 0; }
+
 std::int64_t Linear::num_groups() const { return (num_panels_ + panels_in_group_ - 1) / panels_in_group_; }
 
 void Linear::apply(const void* prepared, std::int64_t num_rows, std::int64_t begin, std::int64_t end, float* y, std::ptrdiff_t y_stride,
                    const float* bias, bool add) const {
+  if (num_rows == 0) return;
   void (*const kernels[])(const LinearTask&) = {kernels_->float32, kernels_->bfloat16, kernels_->q8_0, kernels_->q4_0, kernels_->q4_1};
-  const auto kernel = kernels[static_cast<std::size_t>(kind_)];
+  const auto kernel = in_tiles() ? kernels_->tiles->bfloat16 : kernels[static_cast<std::size_t>(kind_)];
+  const OpenTiles open(in_tiles() ? kernels_->tiles : nullptr, num_rows);
   static const bool ask_ahead = asks_ahead_for_few_rows();
   prefetch(prepared, static_cast<std::size_t>(num_rows) * prepared_bytes());
   for (std::int64_t group = begin; group < end; ++group) {

@@ -42,7 +42,7 @@ class Linear {
   void prepare(const float* x, std::int64_t begin, std::int64_t end, void* prepared) const;
 
   // y[row, output] for the outputs of groups [begin, end): assigns, or adds to what y holds (residual). `bias` may be null; y and bias
-  // start at output 0. Each output is one dot product in ascending order of inputs, whatever num_rows is.
+  // start at output 0. Each output is one dot product in an order of inputs that num_rows does not change.
   std::int64_t num_groups() const;
   std::int64_t group_outputs() const { return panels_in_group_ * kPanel; }  // the last group may have fewer
   void apply(const void* prepared, std::int64_t num_rows, std::int64_t begin, std::int64_t end, float* y, std::ptrdiff_t y_stride,
@@ -62,6 +62,7 @@ class Linear {
   void pack(std::int64_t output, std::uint8_t* row);
   std::vector<std::uint8_t> unpack(std::int64_t output) const;
   void check(std::int64_t output) const;
+  bool in_tiles() const;  // by shape alone, since rows must not change the order of a sum
 
   Kind kind_;
   std::int64_t outputs_, inputs_;

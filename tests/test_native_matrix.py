@@ -1,5 +1,7 @@
 """The packed matrices of the native engine on every instruction set of this machine, against float64 and themselves."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import gguf
@@ -100,7 +102,17 @@ def test_products_equal_float64_on_the_rounded_inputs(isa: str, kind: str) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_has_the_same_bits_in_any_batch_with_any_threads(isa: str, kind: str) -> None:
     native.choose_isa(isa)
-    matrix, x = make(normal(4, 150, 160), kind), normal(5, 40, 160)
+    assert_same_bits_in_any_batch(make(normal(4, 150, 160), kind), normal(5, 40, 160))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("inputs", [32, 33, 48, 96])
+def test_so_it_has_where_some_shapes_take_another_kernel(isa: str, inputs: int) -> None:
+    native.choose_isa(isa)
+    assert_same_bits_in_any_batch(make(normal(14, 36, inputs), "bfloat16"), normal(15, 40, inputs))
+
+
+def assert_same_bits_in_any_batch(matrix: native.Matrix, x: Array) -> None:
     native.set_num_threads(1)
     alone = np.concatenate([matrix.linear(x[i : i + 1]) for i in range(40)])
     for threads in (1, 2, 3):
@@ -123,7 +135,12 @@ def test_order_and_selection_move_rows_without_changing_a_bit(isa: str, kind: st
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@given(outputs=st.integers(1, 70), inputs=st.integers(1, 70), num_rows=st.integers(0, 10), kind=st.sampled_from(KINDS))
+@given(
+    outputs=st.integers(1, 70),
+    inputs=st.one_of(st.integers(1, 70), st.sampled_from([32, 64])),
+    num_rows=st.integers(0, 40),
+    kind=st.sampled_from(KINDS),
+)
 @settings(max_examples=60, deadline=None)
 def test_odd_sizes(isa: str, outputs: int, inputs: int, num_rows: int, kind: str) -> None:
     native.choose_isa(isa)
@@ -193,6 +210,22 @@ def test_zero_and_tiny_activations_give_zero_in_blocks(isa: str) -> None:
     matrix = make(normal(12, 20, 64), "q4_1")
     assert not matrix.linear(np.zeros((2, 64), np.float32)).any()
     assert np.abs(matrix.linear(np.full((2, 64), 1e-40, np.float32))).max() < 1e-30
+
+
+@pytest.mark.skipif("amx" not in ISAS, reason="this machine has no tile unit")
+def test_a_process_that_may_not_use_the_tile_unit_takes_the_next_instruction_set() -> None:
+    refused = """
+import ctypes
+class Stack(ctypes.Structure):  # of signal handlers: too small for the tiles, so the system cannot allow them
+    _fields_ = [("memory", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+size = 4096
+memory = ctypes.create_string_buffer(size)
+assert ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(memory), 0, size)), None) == 0
+from headstart import _native
+print(_native.available_isas())
+"""
+    answer = subprocess.run([sys.executable, "-c", refused], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == str([isa for isa in ISAS if isa != "amx"])
 
 
 def test_wrong_sizes_are_refused() -> None:

@@ -6,8 +6,16 @@
 #include <string>
 #include <vector>
 
+#if defined(HEADSTART_TILES)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace headstart {
 
+#if defined(HEADSTART_TILES)
+namespace amx { extern const TileKernels tiles; }
+#endif
 #if defined(__x86_64__)
 namespace avx512_bf16 { extern const Kernels table; }
 namespace avx512 { extern const Kernels table; }
@@ -17,6 +25,25 @@ namespace portable { extern const Kernels table; }
 
 namespace {
 
+#if defined(HEADSTART_TILES)
+// The system grants the memory that the tile unit's state takes only to processes that ask for it (Linux, Documentation/arch/x86/xstate).
+bool has_tiles() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+const Kernels& with_tiles() {
+  static const Kernels table = [] {
+    Kernels made = avx512_bf16::table;
+    made.isa = "amx";
+    made.linear.tiles = &amx::tiles;
+    return made;
+  }();
+  return table;
+}
+#endif
+
 // Tables that this machine can run, best first.
 std::vector<const Kernels*> detect() {
   std::vector<const Kernels*> found;
@@ -24,8 +51,11 @@ std::vector<const Kernels*> detect() {
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (has_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni"))
-    found.push_back(&avx512_bf16::table);
+  const bool has_avx512_bf16 = has_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+#if defined(HEADSTART_TILES)
+  if (has_avx512_bf16 && has_tiles()) found.push_back(&with_tiles());
+#endif
+  if (has_avx512_bf16) found.push_back(&avx512_bf16::table);
   if (has_avx512) found.push_back(&avx512::table);
   if (has_avx2) found.push_back(&avx2::table);
 #endif

@@ -23,7 +23,7 @@ const Kernels& kernels();
 // From now on kernels() is the one of this name; what was built before keeps the kernels that it was packed for.
 void choose_isa(std::string_view name);
 
-// Names of all that this machine can run, best first: "avx512_bf16", "avx512", "avx2", "portable".
+// Names of all that this machine can run, best first: "amx" (avx512_bf16 with the tile unit), "avx512_bf16", "avx512", "avx2", "portable".
 std::span<const std::string_view> available_isas();
 
 // Whether products with few rows are faster here when they ask memory for weights ahead of the hardware's prefetchers. On Intel's

@@ -5,24 +5,9 @@
 // has the same bits alone, among eight, and in a prompt of hundreds. More rows than a tile holds go through the same group again, while
 // it still is in the cache.
 
-namespace headstart::HEADSTART_ISA {
+#include "kernels/linear_ends.inl"
 
-// Adds a finished register of sums to its outputs. `count`: how many of the sixteen exist.
-inline void finish(const LinearTask& task, std::int64_t row, int panel, F sum) {
-  const int first = panel * kPanel, count = task.num_outputs - first;
-  float* y = task.y + row * task.y_stride + first;
-  if (count >= kPanel) {
-    if (task.bias) sum = add(sum, load(task.bias + first));
-    store(y, task.add ? add(load(y), sum) : sum);
-    return;
-  }
-  float sums[kPanel];
-  store(sums, sum);
-  for (int i = 0; i < count; ++i) {
-    const float value = task.bias ? sums[i] + task.bias[first + i] : sums[i];
-    y[i] = task.add ? y[i] + value : value;
-  }
-}
+namespace headstart::HEADSTART_ISA {
 
 // What a tile does with one step of the two float formats.
 struct Float32Steps {
@@ -45,11 +30,6 @@ struct Bfloat16Steps {
 // (asks_ahead_for_few_rows in kernels.h).
 constexpr int kManyFloatRows = 6, kManyByteRows = 4;
 
-// Always inlined: GCC takes a function that only prefetches for one without effect, and drops calls of it.
-[[gnu::always_inline]] inline void prefetch(const std::uint8_t* p, int num_bytes) {
-  for (int i = 0; i < num_bytes; i += 64) __builtin_prefetch(p + i, 0, 2);  // into the second cache
-}
-
 template <class Steps, int kRows, int kPanels>
 void float_tile(const LinearTask& task, std::int64_t first_row) {
   F sums[kRows][kPanels];
@@ -60,7 +40,7 @@ void float_tile(const LinearTask& task, std::int64_t first_row) {
   const std::uint8_t* inputs = task.prepared + first_row * task.prepared_stride;
   const std::ptrdiff_t stride = task.prepared_stride;
   for (std::int64_t step = 0; step < task.num_steps; ++step) {
-    if (ahead) prefetch(weights + kAhead, kPanels * 64);
+    if (ahead) prefetch<kSecondCache>(weights + kAhead, kPanels * 64);
     typename Steps::Weight w[kPanels];
     for (int p = 0; p < kPanels; ++p) w[p] = Steps::weight(weights + p * 64);
     for (int r = 0; r < kRows; ++r) {
@@ -123,7 +103,7 @@ void byte_tile(const LinearTask& task, std::int64_t first_row) {
   const std::uint8_t* inputs = task.prepared + first_row * task.prepared_stride;
   const std::ptrdiff_t stride = task.prepared_stride;
   for (std::int64_t block = 0; block < task.num_steps; ++block) {
-    if (ahead) prefetch(scales + kAhead, Blocks::kScaleBytes + Blocks::kDataBytes);
+    if (ahead) prefetch<kSecondCache>(scales + kAhead, Blocks::kScaleBytes + Blocks::kDataBytes);
     const std::uint8_t* data = scales + Blocks::kScaleBytes;
     I products[kRows];
     for (int r = 0; r < kRows; ++r)
@@ -234,6 +214,7 @@ inline void prepare_bytes(const float* x, std::int64_t num_blocks, ActivationBlo
 
 constexpr LinearKernels linear_kernels = {
     .panels_in_group = kPanelTile,
+    .tiles = nullptr,
     .float32 = float_product<Float32Steps>,
     .bfloat16 = float_product<Bfloat16Steps>,
     .q8_0 = byte_product<Q8Blocks>,

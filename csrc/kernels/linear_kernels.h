@@ -48,8 +48,20 @@ struct LinearTask {
   bool ask_ahead;  // also in tiles of few rows
 };
 
+// Products on the processor's tile unit. A matrix goes through it with any number of rows or with none, as the order of its sums is
+// another one: a bfloat16 matrix does where its inputs are a multiple of kTileInputs.
+struct TileKernels {
+  int panels_in_group;
+  // Around a thread's products with so many rows. Tiles that stay open would be saved at each change of threads.
+  void (*open)(std::int64_t num_rows);
+  void (*close)();
+  void (*bfloat16)(const LinearTask&);
+};
+constexpr std::int64_t kTileInputs = 32;
+
 struct LinearKernels {
-  int panels_in_group;  // for float32 and bfloat16
+  int panels_in_group;       // for float32 and bfloat16
+  const TileKernels* tiles;  // null without a tile unit
 
   void (*float32)(const LinearTask&);
   void (*bfloat16)(const LinearTask&);
