@@ -405,6 +405,19 @@ def test_train_with_the_model_ends_with_an_error_if_that_harmed_it(run: Run, mod
     assert json.loads(record.read_text())["tuned"]["is_within_bound"] is False
 
 
+def test_train_of_several_kinds_names_the_best_one(run: Run, model: str, tmp_path: Path) -> None:
+    data, record = tmp_path / "data.jsonl", tmp_path / "result.json"
+    data.write_text("\n".join(json.dumps({"turns": [f"why {a}?", f"so {a} it is."]}) for a in "abcdefghij"), encoding="utf-8")
+    line = f"train {model} --heads medusa,hydra --out {tmp_path / 'heads'} --data {data} --epochs 1 --batch-rows 16 --minutes 0"
+    line += " --base-dtype float32 --num-heads 2 --num-ranks 4 --held-out 0.2 --decoded-prompts 1 --decoded-tokens 4"
+    status, text, err = run(*line.split(), "--json", str(record))
+    assert status == 0, err
+    result = json.loads(record.read_text())
+    best = result["offers"][0]
+    assert f"best on this machine: {best['heads']} at {best['rows']} rows, {best['speedup']:.2f} times plain" in text
+    assert result["kinds"].keys() == {"medusa", "hydra"}
+
+
 # the engine
 
 

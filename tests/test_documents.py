@@ -155,7 +155,9 @@ def _data(document: str, tmp_path: Path) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Heads trained on the example of training.md."""
     path = tmp_path_factory.mktemp("trained")
-    settings = TrainSettings(minutes=0, epochs=2, draft_vocab=0, base_dtype="float32", evaluation_rows=100, held_out=0.3)
+    settings = TrainSettings(
+        minutes=0, epochs=2, draft_vocab=0, base_dtype="float32", evaluation_rows=100, held_out=0.3, decoded_prompts=2
+    )
     train(tiny_loaded(), out=path / "heads", data=_data("docs/training.md", path), settings=settings)
     return path / "heads"
 

@@ -15,6 +15,7 @@ from headstart.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from headstart.train import Event, TrainResult
+    from headstart.train.offers import Offer
     from headstart.train.result import Tuned
 
     TrainFlags = TrainSettings
@@ -47,7 +48,8 @@ def train(
     *,
     out: Annotated[str, Parameter(help="folder for the heads; what can be thrown away afterwards lies beside it")],
     heads: Annotated[
-        str | None, Parameter(help="kind of heads: medusa (parallel), hydra (sequential) or mtp (a decoder layer)")
+        str | None,
+        Parameter(help="kind of heads: medusa (parallel), hydra (sequential), mtp (a decoder layer), or several: medusa,hydra"),
     ] = None,
     data: Annotated[str | None, Parameter(help="JSON Lines of chats or texts; without it the model writes its own")] = None,
     corpus: Annotated[str | None, Parameter(help="folder of a corpus that the model wrote or goes on writing")] = None,
@@ -127,11 +129,33 @@ def _show(result: TrainResult) -> None:
         f"({result.supervised_share:.0%} of all), best at step {result.progress.best_step} of {result.progress.step}, "
         f"{result.progress.num_skipped} batches skipped, {result.seconds / 60:.1f} minutes"
     )
+    if result.offers:
+        _show_offers(result.offers)
     if result.tuned is not None:
         bound = "within its bounds" if result.tuned.is_within_bound else "OUT OF ITS BOUNDS"
         say(f"{result.tuned.path}: the model that the heads belong to, {bound}: {result.tuned.quality}")
     for size in result.after.predicted_length:
         say(f"static tree of {size} rows: {' '.join(map(str, result.after.paths(size - 1)))}")
+
+
+def _show_offers(offers: tuple[Offer, ...]) -> None:
+    from headstart.cli.terminal import say, table
+
+    rows = [
+        [
+            offer.heads,
+            str(offer.rows),
+            f"{offer.acceptance_length:.2f}",
+            f"{offer.forward_ms:.2f}",
+            f"{offer.asking_ms:.2f}",
+            f"{offer.tokens_per_second:.0f}",
+            f"{offer.speedup:.2f}",
+        ]
+        for offer in offers
+    ]
+    table(["heads", "rows", "L", "forward, ms", "asking, ms", "tokens/s, predicted", "over plain"], rows)
+    best = offers[0]
+    say(f"best on this machine: {best.heads} at {best.rows} rows, {best.speedup:.2f} times plain by prediction")
 
 
 def describe(result: TrainResult) -> dict[str, Any]:
@@ -147,6 +171,8 @@ def describe(result: TrainResult) -> dict[str, Any]:
         "supervised_share": result.supervised_share,
         "progress": asdict(result.progress),
         "seconds": result.seconds,
+        "kinds": {kind: describe(one) for kind, one in result.kinds.items()},
+        "offers": [asdict(offer) | {"speedup": offer.speedup} for offer in result.offers],
         "tuned": None if result.tuned is None else _tuned(result.tuned),
     }
 

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headstart.errors import HeadsError, RequestError
 from headstart.proposers.base import Proposer
@@ -134,9 +134,6 @@ def _combined(members: ListOf[Guesser]) -> Guesser:
 def _with_heads(kind: str, target: Target, folder: str | None, growth: str | None, allow_other_base: bool) -> Guesser:
     """The proposer of trained heads of this kind, from the folder or found by the target's fingerprint."""
     from headstart.heads.base import find_heads, kind_of_heads, load_heads
-    from headstart.proposers.hydra import HydraProposer
-    from headstart.proposers.medusa import MedusaProposer
-    from headstart.proposers.mtp import MtpProposer
 
     if growth not in (None, *GROWTHS):
         raise RequestError(f"growth is {growth!r}; it must be one of {', '.join(GROWTHS)}")
@@ -148,13 +145,23 @@ def _with_heads(kind: str, target: Target, folder: str | None, growth: str | Non
     if kind_of_heads(found) != kind:
         raise HeadsError(f"{found} holds {kind_of_heads(found)} heads, not {kind}; choose proposer {kind_of_heads(found)}")
     loaded = load_heads(found, target, allow_other_base=allow_other_base)
-    bound = loaded.bind(target.operations, target.base_weights())
+    return Guesser(kind, proposer_of(loaded, target, growth), num_nodes=7, heads=loaded)
+
+
+def proposer_of(heads: Heads, target: Target, growth: str | None = None) -> Proposer:
+    """The proposer that drafts with these heads on this target."""
+    from headstart.proposers.hydra import HydraProposer
+    from headstart.proposers.medusa import MedusaProposer
+    from headstart.proposers.mtp import MtpProposer
+
+    made: Any = heads
+    bound = made.bind(target.operations, target.base_weights())
     proposers: dict[str, Callable[[], Proposer]] = {
         "medusa": lambda: MedusaProposer(bound, growth=growth or GROWTHS[0]),
         "hydra": lambda: HydraProposer(bound),
         "mtp": lambda: MtpProposer(bound),
     }
-    return Guesser(kind, proposers[kind](), num_nodes=7, heads=loaded)
+    return proposers[heads.config.kind]()
 
 
 def _kind_of(heads: str | None, target: Target) -> str | None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,6 +64,12 @@ class KindAcceptance:
     num_rows: int
     by_position: tuple[float, ...]
     predicted_length: dict[int, float]  # rows of a step -> L, with the static trees of all kinds together
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> KindAcceptance:
+        """What ``asdict`` and JSON made of it."""
+        lengths = {int(rows): float(length) for rows, length in record["predicted_length"].items()}
+        return cls(int(record["num_rows"]), tuple(map(float, record["by_position"])), lengths)
 
 
 def acceptance_by_kind(

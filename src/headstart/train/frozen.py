@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from headstart.errors import RequestError, TrainingError
 from headstart.folders import recover
 from headstart.heads.base import CONFIG_FILE, Acceptance, Heads, HeadsCard, load_heads, save_heads
 from headstart.heads.base import Tensors as HostTensors
+from headstart.target.base import Target
 from headstart.train.acceptance import (
     KindAcceptance,
     Ranks,
@@ -35,6 +36,7 @@ from headstart.train.capture import Online, StateFiles, States, capture, estimat
 from headstart.train.checkpoint import Progress, read_about
 from headstart.train.corpus import Corpus, Document, fingerprint_of, held_apart, statistics, write_json
 from headstart.train.data import read_jsonl, require_supervised
+from headstart.train.decoded import IN_TRAINING_NODES, HeldOutPrompts
 from headstart.train.filling import fill
 from headstart.train.forms import FORMS, Form, form_of, refuse_other_form
 from headstart.train.losses import Objective
@@ -58,20 +60,39 @@ _MAY_DIFFER = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What heads learn from."""
+
+    documents: list[Document]
+    states: States
+    supervised_share: float
+
+
 class FrozenRun:
     """One run, from the documents to the saved heads."""
 
-    def __init__(self, kind: str, settings: TrainSettings, out: Path, report: Report, started: float) -> None:
+    def __init__(
+        self,
+        kind: str,
+        settings: TrainSettings,
+        out: Path,
+        report: Report,
+        started: float,
+        *,
+        work: Path | None = None,
+        checkpoint: str = "checkpoint",
+    ) -> None:
+        """``work``: where corpus, states and the ``checkpoint`` of that name lie (None: beside ``out``)."""
         self.kind, self.settings, self.out, self.report, self.started = kind, settings, out, report, started
-        self.work = out.with_name(out.name + ".work")
-        self.checkpoint = self.work / "checkpoint.safetensors"
+        self.work = work or out.with_name(out.name + ".work")
+        self.checkpoint = self.work / f"{checkpoint}.safetensors"
 
     def go(
         self, base: Base, data: str | Path | None, corpus: str | Path | None, init: str | Path | None, resume: bool
     ) -> TrainResult:
         """Train, or go on; see ``train``."""
-        recover(self.out)
-        _refuse_no_width(self.settings, base.model.width)
+        self.check(base)
         initial = None if init is None else self._initial(base, init)  # what is wrong with them is said before the work
         about = read_about(self.checkpoint) if resume else None
         require_same(self.checkpoint, about, self.asked(init))
@@ -80,27 +101,57 @@ class FrozenRun:
                 f"{self.out} holds the heads of a finished run; give another folder, or replace them with resume=False "
                 "(--no-resume)"
             )
+        prepared = self.prepare(base, data, corpus, about)
+        return self.learn(base, prepared, about, self._deadline(1.0), data=data, init=init, initial=initial)
+
+    def check(self, base: Base) -> None:
+        """Clear up behind a killed run, and say what cannot be trained before there is any work."""
+        recover(self.out)
+        _refuse_no_width(self.settings, base.model.width)
+
+    def prepare(
+        self, base: Base, data: str | Path | None, corpus: str | Path | None, about: Mapping[str, Any] | None
+    ) -> Prepared:
+        """The documents and their states; those that a run began with if ``about`` tells of one."""
         documents = self.documents(base, data, corpus, may_write=about is None)
         if about is not None:
             documents = same_documents(self.checkpoint, about, documents)
         share = require_supervised(documents, base.codec)
         self.report(Event("capture", f"{len(documents)} documents, {share:.0%} of their tokens are supervised"))
         states, documents = self._states(base, documents, about)
+        return Prepared(documents, states, share)
+
+    def learn(
+        self,
+        base: Base,
+        prepared: Prepared,
+        about: Mapping[str, Any] | None,
+        deadline: float | None,
+        *,
+        data: str | Path | None,
+        init: str | Path | None = None,
+        initial: tuple[Form, HostTensors] | None = None,
+    ) -> TrainResult:
+        """Train on what is prepared, from the checkpoint if ``about`` tells of one, and save the best."""
+        documents, states, share = prepared.documents, prepared.states, prepared.supervised_share
         held_out, learned = held_apart(documents, self.settings.held_out)
         form, start = initial or self._start(base, [documents[i] for i in learned])
         objective = Objective.of(base, form, self.settings)
         measured_on = measuring_documents(documents, held_out, states, self.settings.evaluation_rows)
         num_ranks = min(self.settings.num_ranks, form.config.num_outputs)
+        prompts = prompts_of(base.target, [documents[i] for i in held_out], self.settings)
 
-        def measured(tensors: Tensors, chosen: Sequence[int]) -> Ranks:
+        def ranks(tensors: Tensors, chosen: Sequence[int]) -> Ranks:
             return measure_ranks(form, tensors, objective.base, states, chosen, num_ranks)
 
+        def measured(tensors: Tensors) -> Measured:
+            stored = halves(tensors)
+            notes = decoded_notes(prompts, form.heads(on_host(stored), None))
+            return Measured(acceptance(ranks(stored, measured_on), num_ranks), notes)
+
         def keep(tensors: Tensors, found: Acceptance, progress: Progress) -> None:
-            card = HeadsCard(
-                base.identity, found, provenance(base, documents, progress, data, self.settings.seed, self.started)
-            )
-            values = {name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items()}
-            save_heads(self.out, form.heads(values, card))
+            origin = provenance(base, documents, progress, data, self.settings.seed, self.started)
+            save_heads(self.out, form.heads(on_host(tensors), HeadsCard(base.identity, found, origin)))
             self._record(documents, progress, share, {})
 
         trainer = Trainer(
@@ -109,13 +160,12 @@ class FrozenRun:
             states,
             learned,
             self.settings,
-            evaluate=lambda tensors: Measured(acceptance(measured(halves(tensors), measured_on), num_ranks)),
+            evaluate=measured,
             keep=keep,
             checkpoint=self.checkpoint,
             about=self._about(documents, init),
             report=self._told,
         )
-        deadline = self._deadline(1.0)
         if about is not None:
             trainer.resume(self.checkpoint)
         else:
@@ -126,7 +176,7 @@ class FrozenRun:
         assert best.card is not None and best.card.acceptance is not None
         after = best.card.acceptance
         tensors = on_device(form.trained(best), base)
-        kinds = acceptance_by_kind(lambda chosen: measured(tensors, chosen), after, documents, held_out, states)
+        kinds = acceptance_by_kind(lambda chosen: ranks(tensors, chosen), after, documents, held_out, states)
         self._record(documents, trainer.progress, share, kinds)
         return self._result(trainer.progress, documents, share, after, kinds)
 
@@ -234,6 +284,15 @@ class FrozenRun:
         """Whether the heads stand there and nothing is left to go on with."""
         return (self.out / CONFIG_FILE).exists() and not self.checkpoint.exists()
 
+    def finished(self, prepared: Prepared) -> TrainResult:
+        """The result of a run that has nothing left to do."""
+        heads: Heads = load_heads(self.out)
+        record = json.loads((self.out / RECORD).read_text(encoding="utf-8"))
+        assert heads.card is not None and heads.card.acceptance is not None
+        kinds = {kind: KindAcceptance.from_record(found) for kind, found in record["acceptance_by_kind"].items()}
+        progress = Progress(**record["progress"])
+        return self._result(progress, prepared.documents, prepared.supervised_share, heads.card.acceptance, kinds)
+
     def written(self, base: Base, data: str | Path | None, corpus: str | Path | None) -> list[Document]:
         """The documents that the finished heads learned from."""
         try:
@@ -307,3 +366,18 @@ def on_device(values: HostTensors, base: Base) -> Tensors:
 def halves(tensors: Tensors) -> Tensors:
     """As they are saved: what is measured is what is stored."""
     return {name: tensor.detach().half().float() for name, tensor in tensors.items()}
+
+
+def on_host(tensors: Tensors) -> HostTensors:
+    """Tensors as heads are saved from."""
+    return {name: tensor.detach().float().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def prompts_of(target: Target, documents: Sequence[Document], settings: TrainSettings) -> HeldOutPrompts:
+    """The held-out prompts that the settings ask for."""
+    return HeldOutPrompts(target, documents, settings.decoded_prompts, settings.decoded_tokens)
+
+
+def decoded_notes(prompts: HeldOutPrompts, heads: Heads) -> dict[str, float]:
+    """L of the real decoder with these heads, for the curve; nothing if no prompt is there."""
+    return {"decoded_length": prompts.decode(heads, IN_TRAINING_NODES).acceptance_length} if prompts.prompts else {}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,7 @@ from headstart.heads.base import Acceptance
 from headstart.train.acceptance import KindAcceptance
 from headstart.train.checkpoint import Progress
 from headstart.train.joint.quality import Quality
+from headstart.train.offers import Offer
 
 Stage = Literal["write", "capture", "train", "joint"]
 
@@ -48,6 +49,8 @@ class TrainResult:
     progress: Progress  # steps, tokens seen, skipped batches, the curve
     seconds: float
     tuned: Tuned | None = None  # of a run that trained the base as well
+    kinds: Mapping[str, TrainResult] = field(default_factory=dict)  # of a run over several kinds of heads: each of them,
+    offers: tuple[Offer, ...] = ()  # and what they give on this machine, best first; the rest of this is of the best kind
 
 
 Report = Callable[[Event], None]

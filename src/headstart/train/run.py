@@ -16,6 +16,7 @@ from headstart.train.frozen import FrozenRun
 from headstart.train.joint.run import JointRun
 from headstart.train.result import Event, Report, TrainResult, silent
 from headstart.train.settings import TrainSettings
+from headstart.train.several import SeveralRun
 
 __all__ = ["Event", "TrainResult", "train"]
 
@@ -36,18 +37,23 @@ def train(
 ) -> TrainResult:
     """Train heads for a model and save the best of them in ``out``.
 
+    ``heads``: a kind, or several with commas between them: those are trained on the same states, in folders of their own within
+    ``out``, and the result is that of the kind which is best on this machine, with ``kinds`` and ``offers`` of all.
+
     The model stays as it is, unless ``model_out`` names a folder: then it learns together with the heads (Medusa-2), and what
     comes of it is saved there, as a model of its own that the heads belong to. ``data``: JSONL of chats or texts; without it
     the model writes its own corpus, kept in the folder ``corpus`` and continued there. ``init``: heads to start from.
     ``options`` are the fields of :class:`TrainSettings`.
     """
-    _check_arguments(model, out, data, corpus, init, model_out, resume, settings)
+    _check_arguments(model, heads, out, data, corpus, init, model_out, resume, settings)
     if data is not None and corpus is not None:
         raise RequestError("give data or corpus, not both: a corpus is what the model writes itself")
     chosen = TrainSettings.of(**options) if settings is None else settings.changed(**options)
-    check_kind(heads, chosen)
-    check_place(out)
-    run = _run(heads, chosen, Path(out), model_out, report)
+    kinds = heads.split(",")
+    for kind in kinds:
+        check_kind(kind, chosen)
+        check_place(out if len(kinds) == 1 else Path(out) / kind)
+    run = _run(kinds, chosen, Path(out), model_out, report)
     try:
         return run.go(Base.of(model, chosen.base_dtype, chosen.writer_dtype), data, corpus, init, resume)
     except BrokenPipeError:
@@ -57,15 +63,24 @@ def train(
         raise TrainingError(f"{where} cannot be read or written: {error.strerror or error}") from error
 
 
-def _run(kind: str, settings: TrainSettings, out: Path, model_out: str | Path | None, report: Report) -> FrozenRun | JointRun:
+def _run(
+    kinds: list[str], settings: TrainSettings, out: Path, model_out: str | Path | None, report: Report
+) -> FrozenRun | JointRun | SeveralRun:
+    if len(set(kinds)) < len(kinds):
+        raise RequestError(f"heads names a kind twice: {','.join(kinds)}")
     if model_out is not None:
-        return JointRun(kind, settings, out, Path(model_out), report, time.monotonic())
+        if len(kinds) > 1:
+            raise RequestError("a model learns together with heads of one kind; name one with heads, or leave model_out away")
+        return JointRun(kinds[0], settings, out, Path(model_out), report, time.monotonic())
     settings.refuse_joint()
-    return FrozenRun(kind, settings, out, report, time.monotonic())
+    if len(kinds) > 1:
+        return SeveralRun(kinds, settings, out, report, time.monotonic())
+    return FrozenRun(kinds[0], settings, out, report, time.monotonic())
 
 
 def _check_arguments(
     model: object,
+    heads: object,
     out: object,
     data: object,
     corpus: object,
@@ -76,6 +91,7 @@ def _check_arguments(
 ) -> None:
     """RequestError for an argument of a type that cannot be meant."""
     require(isinstance(model, str | Loaded | LLM), "model", model, "a model's name, or a loaded one")
+    require(isinstance(heads, str), "heads", heads, "a kind of heads, or several with commas between them")
     require(isinstance(out, str | Path), "out", out, "a folder")
     for name, place in (("data", data), ("corpus", corpus), ("init", init), ("model_out", model_out)):
         require(place is None or isinstance(place, str | Path), name, place, "a path, or None")

@@ -59,6 +59,8 @@ class TrainSettings:
     chunk_rows: int = 512  # rows whose logits exist at once
     evaluations: int = 12  # measurements of held-out acceptance during the run
     evaluation_rows: int = 6000
+    decoded_prompts: int = 8  # held-out prompts that each of them decodes; 0: none
+    decoded_tokens: int = 48  # of the answer to each
     checkpoint_minutes: float = 2.0
     max_bad_batches: int = 5  # in a row, before training stops
     # the base, where it learns together with the heads (Medusa-2)
@@ -119,6 +121,7 @@ class TrainSettings:
 _AT_LEAST_ONE = (
     "writer_batch", "answer_tokens", "question_tokens", "num_heads", "num_blocks", "num_ranks", "batch_rows", "chunk_rows",
     "evaluations", "evaluation_rows", "max_bad_batches", "joint_rows", "lora_rank",
+    "decoded_tokens",
 )  # fmt: skip
 _MAY_BE_NONE = ("num_heads",)
 _NOT_NEGATIVE = (
@@ -130,6 +133,7 @@ _NOT_NEGATIVE = (
     "vocab_sample",
     "checkpoint_minutes",
     "clip",
+    "decoded_prompts",
     "heads_weight",
     "max_harm",
     "max_divergence",
