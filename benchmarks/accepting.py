@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("prompts")
     parser.add_argument("record")
     parser.add_argument("--limit", type=int)
-    parser.add_argument("--proposers", default="medusa,draft_model")
+    parser.add_argument("--proposers", default="hydra,draft_model")
     parser.add_argument("--tokens", type=int, default=128)
     given = parser.parse_args()
     chosen = prompt_set(given.prompts, given.limit)
