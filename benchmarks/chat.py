@@ -1,4 +1,4 @@
-"""Decoding chat prompts: the shipped heads and prompt lookup on the native engine, beside llama.cpp's plain decoding."""
+"""Decoding chat prompts: ``auto``, the shipped heads and prompt lookup on the native engine, beside plain llama.cpp."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Way:
 
     engine: str
     proposer: str
-    nodes: int | None = None  # drafted nodes a step; None: plain decoding
+    nodes: int | None = None  # drafted nodes a step; None: plain decoding, or the proposer's own choice
 
 
 def measured(workers: Mapping[str, Worker], prompts: Path, limit: int, repeat: int) -> dict[str, Any]:
@@ -61,7 +61,8 @@ def all_ways() -> list[Way]:
     ways = []
     for file in FILES:
         native = f"native-{file}"
-        ways += [Way(native, "none"), *(Way(native, name, nodes) for name in ("medusa", "ngram") for nodes in (3, 7))]
+        ways += [Way(native, "none"), Way(native, "auto")]
+        ways += [Way(native, name, nodes) for name in ("hydra", "ngram") for nodes in (3, 7)]
         ways.append(Way(f"llama.cpp-{file}", "none"))
     return ways
 

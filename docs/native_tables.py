@@ -11,7 +11,13 @@ Table = tuple[list[str], list[list[str]], str]
 ROWS = ("1", "2", "4", "8", "12", "16", "24", "32")
 JUDGED = ("1", "8", "16", "32")
 DTYPES = ("native-bf16", "native-int8", "native-q8_0", "native-q4_0", "native-q4_1")
-PROPOSERS = {"none": "plain", "medusa": "shipped heads", "ngram": "prompt lookup"}
+PROPOSERS = {
+    "none": "plain",
+    "auto": "`auto`",
+    "medusa": "shipped heads",
+    "hydra": "shipped heads",
+    "ngram": "prompt lookup",
+}
 
 
 def forwards(record: Any) -> Table:
