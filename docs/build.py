@@ -124,15 +124,14 @@ def acceptance(file: str) -> str:
 
 def lossless(files: str) -> str:
     """How many outputs equal plain decoding, over several records."""
-    rows = []
-    for file in files.split(","):
-        record = read(file)
+    rows, records = [], [read(file) for file in files.split(",")]
+    for record in records:
         for entry in record["configurations"]:
             if entry["proposer"] != "plain" and entry["identical"]:
                 counts = [entry["identical"], str(entry["ties"]), str(entry["faults"])]
                 rows.append([sampling(record), NAMES[entry["proposer"]], f"{entry['acceptance_length']:.2f}", *counts])
     header = ["sampling", "decoded with", "L", "identical", "ties by rounding", "faults"]
-    return table(header, rows) + "\n\n" + measured(read(files.split(",")[0]))
+    return "\n\n".join([table(header, rows), *map(measured, records)])
 
 
 def accepting(file: str) -> str:
