@@ -91,7 +91,9 @@ ModelSettings read_settings(const nb::dict& dict) {
                      .windows = list_of<std::int64_t>("numbers", settings, "windows"),
                      .rotary = list_of<bool>("True or False", settings, "rotary"),
                      .cache_kind = cache_kind(settings.take<std::string>("kv_dtype")),
-                     .reads_hidden = settings.has("reads_hidden") && settings.take<bool>("reads_hidden")};
+                     .reads_hidden = settings.has("reads_hidden") && settings.take<bool>("reads_hidden"),
+                     .beside_embedding = false};
+  read.beside_embedding = settings.has("beside_embedding") ? settings.take<bool>("beside_embedding") : read.reads_hidden;
   settings.refuse_others();
   return read;
 }
@@ -116,10 +118,10 @@ Affine affine(Entries& tensors, const std::string& name) {
   return {matrix(tensors, name), optional_vector(tensors, name + "_bias")};
 }
 
-LayerWeights read_layer(Entries& tensors, const std::string& prefix, bool reads_hidden) {
+LayerWeights read_layer(Entries& tensors, const std::string& prefix, bool beside_embedding) {
   return {.attention_norm = vector(tensors, prefix + "attention_norm"),
           .mlp_norm = vector(tensors, prefix + "mlp_norm"),
-          .embedding_norm = reads_hidden ? vector(tensors, prefix + "embedding_norm") : std::vector<float>{},
+          .embedding_norm = beside_embedding ? vector(tensors, prefix + "embedding_norm") : std::vector<float>{},
           .q_norm = optional_vector(tensors, prefix + "q_norm"),
           .k_norm = optional_vector(tensors, prefix + "k_norm"),
           .q = affine(tensors, prefix + "q"),
@@ -138,7 +140,7 @@ ModelWeights read_weights(const nb::dict& dict, const ModelSettings& settings) {
   weights.output = tensors.has("output") ? matrix(tensors, "output") : weights.embedding;
   weights.norm = vector(tensors, "norm");
   for (std::int64_t i = 0; i < settings.num_layers; ++i)
-    weights.layers.push_back(read_layer(tensors, "layers." + std::to_string(i) + ".", settings.reads_hidden));
+    weights.layers.push_back(read_layer(tensors, "layers." + std::to_string(i) + ".", settings.beside_embedding));
   tensors.refuse_others();
   return weights;
 }
@@ -180,7 +182,11 @@ void bind_model(nb::module_& module) {
         const Result& result = nb::cast<const Result&>(self);
         return rows(self, result.hidden(), result.num_rows, result.hidden_size, result.hidden_size);
       }, "[num_rows, hidden_size], read-only: the normalised states that the output matrix reads; of a model that reads_hidden its "
-         "own output before that norm.");
+         "own output before that norm.")
+      .def_prop_ro("states", [](nb::handle_t<Result> self) {
+        const Result& result = nb::cast<const Result&>(self);
+        return rows(self, result.states(), result.all_rows, result.state_size, result.state_size);
+      }, "[all rows, watched layers * hidden_size], read-only: residual streams before the watched layers, of every row.");
 
   nb::class_<Model>(module, "Model", "A decoder of the Llama family with a cache for each slot.")
       .def("__init__",
@@ -200,6 +206,13 @@ void bind_model(nb::module_& module) {
              self.keep(slot, span(path));
            },
            nb::arg("slot"), nb::arg("path"), "Commit a path of the slot's last forward, from row 0 on; forget its other rows.")
+      .def("watch",
+           [](Model& self, const Array<std::int64_t>& layers) {
+             const Unlocked unlocked;
+             self.watch(span(layers));
+           },
+           nb::arg("layers"),
+           "Hand out the residual streams before these layers with every forward; the number of layers stands for the end.")
       .def("cache_bytes", &Model::cache_bytes, WithoutLock(), "Bytes that the caches of all open slots hold.")
       .def("forward", &forward, nb::arg("slots"), nb::arg("row_starts"), nb::arg("tokens"), nb::arg("parents"),
            nb::arg("first_scored"), nb::arg("hidden") = nb::none(),

@@ -47,7 +47,7 @@ void check_layer(const std::string& name, const ModelSettings& s, const LayerWei
   check_vector(name + "mlp_norm", layer.mlp_norm, s.hidden_size);
   check_optional(name + "q_norm", layer.q_norm, s.head_size);
   check_optional(name + "k_norm", layer.k_norm, s.head_size);
-  if (s.reads_hidden) check_vector(name + "embedding_norm", layer.embedding_norm, s.hidden_size);
+  if (s.beside_embedding) check_vector(name + "embedding_norm", layer.embedding_norm, s.hidden_size);
   check_affine(name + "q", layer.q, s.query_size(), s.attention_inputs());
   check_affine(name + "k", layer.k, s.kv_size(), s.attention_inputs());
   check_affine(name + "v", layer.v, s.kv_size(), s.attention_inputs());
@@ -83,6 +83,7 @@ void check(const ModelSettings& s) {
             "windows holds " + std::to_string(window) + "; one must be 0 (full attention) or a number of positions");
   require(static_cast<std::int64_t>(s.rotary.size()) == s.num_layers,
           "rotary has " + std::to_string(s.rotary.size()) + " values; it needs one a layer");
+  require(s.reads_hidden || !s.beside_embedding, "beside_embedding has no meaning in a stack that does not read hidden states");
   require(!s.reads_hidden || s.num_layers == 1,
           "num_layers is " + std::to_string(s.num_layers) + "; a stack that reads hidden states has one");
 }

@@ -29,10 +29,13 @@ struct ModelSettings {
   // attention reads the normalised embedding of the row's token beside the normalised state; and what a row hands out as its
   // hidden state is the layer's own output, before the last norm, so that it can be fed again.
   bool reads_hidden;
+  // Whether attention of a drafting layer reads the embedding at all; without it, it is a layer of an ordinary stack over the
+  // states that are given (the heads of Gloeckle et al. 2024).
+  bool beside_embedding;
 
   std::int64_t query_size() const { return num_heads * head_size; }
   std::int64_t kv_size() const { return num_kv_heads * head_size; }
-  std::int64_t attention_inputs() const { return reads_hidden ? 2 * hidden_size : hidden_size; }
+  std::int64_t attention_inputs() const { return beside_embedding ? 2 * hidden_size : hidden_size; }
   std::int64_t heads_per_kv_head() const { return num_heads / num_kv_heads; }
 };
 

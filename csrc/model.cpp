@@ -73,8 +73,9 @@ std::shared_ptr<Result> Model::forward(const Batch& batch) {
     caches.push_back(&cache);
   }
   auto result = std::make_shared<Result>(shelf_, forest.num_scored, settings_.vocab_size, weights_.output->outputs(),
-                                         settings_.hidden_size);
-  stack_.run(forest, caches, *result, profile_);
+                                         settings_.hidden_size, forest.num_rows(),
+                                         static_cast<std::int64_t>(watched_.size()) * settings_.hidden_size);
+  stack_.run(forest, caches, watched_, *result, profile_);
   for (Tree& tree : forest.trees) {
     Slot& slot = find(tree.slot);
     slot.chain = tree.chain;
@@ -96,6 +97,15 @@ void Model::keep(std::int64_t number, std::span<const std::int64_t> path) {
   slot.length += num_kept;
   slot.cache.release_draft();
   slot.pending.clear();
+}
+
+void Model::watch(std::span<const std::int64_t> layers) {
+  const std::lock_guard guard(lock_);
+  for (const std::int64_t layer : layers)
+    if (layer < 0 || layer > settings_.num_layers)
+      throw std::invalid_argument("layer " + std::to_string(layer) + " cannot be watched; the model has " +
+                                  std::to_string(settings_.num_layers));
+  watched_.assign(layers.begin(), layers.end());
 }
 
 std::size_t Model::cache_bytes() {

@@ -39,6 +39,9 @@ class Model {
   // Commits these rows of the slot's last forward, a path from row 0 on; forgets its others.
   void keep(std::int64_t slot, std::span<const std::int64_t> path);
 
+  // From now on results hold the residual streams before these layers, 0 to num_layers (behind the last one).
+  void watch(std::span<const std::int64_t> layers);
+
   // Bytes that all open slots hold.
   std::size_t cache_bytes();
 
@@ -61,6 +64,7 @@ class Model {
   const ModelSettings settings_;
   const ModelWeights weights_;
   Stack stack_;
+  std::vector<std::int64_t> watched_;
   Profile profile_;
   std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
   std::map<std::int64_t, std::unique_ptr<Slot>> slots_;

@@ -8,7 +8,9 @@ namespace headstart {
 namespace {
 
 constexpr std::size_t kMostBuffers = 4;
-constexpr std::int64_t kLine = 16;  // floats, so that both arrays begin on a cache line
+constexpr std::int64_t kLine = 16;  // floats, so that every array begins on a cache line
+
+std::int64_t whole_lines(std::int64_t floats) { return (floats + kLine - 1) / kLine * kLine; }
 
 }  // namespace
 
@@ -34,14 +36,18 @@ void Shelf::give(Buffer buffer) {
   buffers_.erase(std::min_element(buffers_.begin(), buffers_.end(), smaller));
 }
 
-Result::Result(std::shared_ptr<Shelf> shelf, std::int64_t rows, std::int64_t vocabulary, std::int64_t stride, std::int64_t hidden)
+Result::Result(std::shared_ptr<Shelf> shelf, std::int64_t rows, std::int64_t vocabulary, std::int64_t stride, std::int64_t hidden,
+               std::int64_t every_row, std::int64_t watched)
     : num_rows(rows),
       vocab_size(vocabulary),
       logits_stride(stride),
       hidden_size(hidden),
+      all_rows(every_row),
+      state_size(watched),
       shelf_(std::move(shelf)),
-      hidden_offset_((rows * stride + kLine - 1) / kLine * kLine),
-      memory_(shelf_->take(static_cast<std::size_t>(hidden_offset_ + rows * hidden) * sizeof(float))) {}
+      hidden_offset_(whole_lines(rows * stride)),
+      states_offset_(hidden_offset_ + whole_lines(rows * hidden)),
+      memory_(shelf_->take(static_cast<std::size_t>(states_offset_ + every_row * watched) * sizeof(float))) {}
 
 Result::~Result() { shelf_->give(std::move(memory_)); }
 

@@ -107,15 +107,17 @@ void Stack::Pass::share_out(std::int64_t first, std::int64_t last, std::int64_t 
 // One worker's way through a pass. All workers run the same steps; `share` divides each among them.
 class Stack::Run {
  public:
-  Run(Stack& stack, const Pass& pass, const std::vector<SlotCache*>& caches, const float* given, float* hidden, float* logits,
-      std::int64_t logits_stride, Profile* profile, Buffer& own)
+  Run(Stack& stack, const Pass& pass, const std::vector<SlotCache*>& caches, const std::vector<std::int64_t>& watched,
+      const float* given, float* states, float* hidden, float* logits, std::int64_t logits_stride, Profile* profile, Buffer& own)
       : stack_(stack),
         s_(stack.settings_),
         kernels_(stack.kernels_.stack),
         buffers_(stack.buffers_),
         pass_(pass),
         caches_(caches),
+        watched_(watched),
         given_(given),
+        states_(states),
         hidden_(hidden),
         logits_(logits),
         logits_stride_(logits_stride),
@@ -127,9 +129,11 @@ class Stack::Run {
     embed();
     for (std::int64_t layer = 0; layer < s_.num_layers; ++layer) {
       const LayerWeights& weights = stack_.weights_.layers[static_cast<std::size_t>(layer)];
+      hand_out(layer);
       attention_block(layer, weights);
       mlp_block(weights);
     }
+    hand_out(s_.num_layers);
     score();
   }
 
@@ -262,6 +266,16 @@ class Stack::Run {
     mark(Part::other);
   }
 
+  // Copies the residual stream in front of a layer, if it is watched.
+  void hand_out(std::int64_t layer) {
+    const auto width = static_cast<std::int64_t>(watched_.size()) * s_.hidden_size;
+    for (std::size_t place = 0; place < watched_.size(); ++place) {
+      if (watched_[place] != layer) continue;
+      float* first = states_ + static_cast<std::int64_t>(place) * s_.hidden_size;
+      share_rows(num_rows(), [&](std::int64_t row) { std::copy_n(residual(row), s_.hidden_size, first + row * width); });
+    }
+  }
+
   template <std::size_t N>
   void normalise(const std::vector<float>& norm, const Affines<N>& readers) {
     share_rows(num_rows(), [&](std::int64_t row) {
@@ -284,7 +298,7 @@ class Stack::Run {
 
   void attention_block(std::int64_t layer, const LayerWeights& weights) {
     const Affines<3> readers{&weights.q, &weights.k, &weights.v};
-    if (s_.reads_hidden)
+    if (s_.beside_embedding)
       normalise_beside_embedding(weights, readers);
     else
       normalise(weights.attention_norm, readers);
@@ -424,7 +438,9 @@ class Stack::Run {
   const PassBuffers& buffers_;
   const Pass& pass_;
   const std::vector<SlotCache*>& caches_;
+  const std::vector<std::int64_t>& watched_;
   const float* given_;
+  float* states_;
   float* hidden_;
   float* logits_;
   std::int64_t logits_stride_;
@@ -460,18 +476,20 @@ void Stack::reserve(std::int64_t num_rows) {
   buffers_ = std::move(grown);
 }
 
-void Stack::run(const Forest& forest, const std::vector<SlotCache*>& caches, Result& result, Profile& profile) {
+void Stack::run(const Forest& forest, const std::vector<SlotCache*>& caches, const std::vector<std::int64_t>& watched,
+                Result& result, Profile& profile) {
   reserve(std::min(kPassRows, round_up(forest.num_rows(), 8)));
   profile.start();
   std::int64_t num_scored = 0;
   for (std::int64_t begin = 0; begin < forest.num_rows(); begin += kPassRows) {
     const Pass pass(settings_, forest, begin, std::min(begin + kPassRows, forest.num_rows()));
     const float* given = settings_.reads_hidden ? forest.hidden.data() + begin * settings_.hidden_size : nullptr;
+    float* states = result.states() + begin * result.state_size;
     float* hidden = result.hidden() + num_scored * settings_.hidden_size;
     float* logits = result.logits() + num_scored * result.logits_stride;
     Pool::instance().run([&](int worker) {
       Buffer& own = worker_buffers_[static_cast<std::size_t>(worker)];
-      Run(*this, pass, caches, given, hidden, logits, result.logits_stride, worker == 0 ? &profile : nullptr, own).run();
+      Run(*this, pass, caches, watched, given, states, hidden, logits, result.logits_stride, worker == 0 ? &profile : nullptr, own).run();
     });
     num_scored += static_cast<std::int64_t>(pass.scored.size());
   }

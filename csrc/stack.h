@@ -43,8 +43,10 @@ class Stack {
   // Both must outlive the stack.
   Stack(const ModelSettings& settings, const ModelWeights& weights);
 
-  // Computes a forest: keys and values go into the trees' caches (one a tree, with room for them), the rest into the result.
-  void run(const Forest& forest, const std::vector<SlotCache*>& caches, Result& result, Profile& profile);
+  // Computes a forest: keys and values go into the trees' caches (one a tree, with room for them), the rest into the result,
+  // with the residual streams before the watched layers.
+  void run(const Forest& forest, const std::vector<SlotCache*>& caches, const std::vector<std::int64_t>& watched, Result& result,
+           Profile& profile);
 
  private:
   struct Pass;

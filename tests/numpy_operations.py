@@ -42,6 +42,10 @@ class NumpyOperations:
         product: Array = x @ weight.T
         return product if bias is None else product + bias
 
+    def rms_norm(self, x: Array, weight: Array, epsilon: float) -> Array:
+        scaled: Array = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + epsilon) * weight
+        return scaled
+
     def silu(self, x: Array) -> Array:
         result: Array = x / (1 + np.exp(-x))
         return result

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,10 @@ class ScriptedScored:
     def hidden(self, rows: ListOf[Row]) -> Logits:
         return np.stack([self.target.hidden_state(self.prefix(row)) for row in rows])
 
+    def states(self, rows: ListOf[Row]) -> Logits:
+        prefixes = [self.prefixes[entry][row] for entry, row in rows]
+        return np.stack([self.target.watched_states(prefix) for prefix in prefixes])
+
 
 @dataclass
 class _Cache:
@@ -94,6 +99,8 @@ class ScriptedTarget:
 
     engine = "scripted"
     dtype = "float32"
+    home: FilePath | None = None
+    watched: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -132,6 +139,14 @@ class ScriptedTarget:
     def hidden_state(self, prefix: tuple[int, ...]) -> Logits:
         """A vector [hidden_size] that only this prefix has."""
         return hash_generator("hidden", prefix).standard_normal(self.hidden_size).astype(np.float32)
+
+    def watch(self, layers: ListOf[int]) -> None:
+        self.watched = tuple(layers)
+
+    def watched_states(self, prefix: tuple[int, ...]) -> Logits:
+        """What the watched layers read, [F * hidden_size]: hidden states of this prefix, one a layer."""
+        own = [hash_generator("stream", layer, prefix).standard_normal(self.hidden_size) for layer in self.watched]
+        return np.concatenate(own).astype(np.float32)
 
     @property
     def num_open(self) -> int:

@@ -86,6 +86,10 @@ class Result:
     def hidden(self) -> NDArray[np.float32]:
         """[num_rows, hidden_size], read-only: states that the output matrix reads; a drafting layer's before its norm."""
 
+    @property
+    def states(self) -> NDArray[np.float32]:
+        """[all rows, watched layers * hidden_size], read-only: residual streams before the watched layers, of every row."""
+
 @final
 class Model:
     """A decoder of the Llama family with a cache for each slot."""
@@ -105,6 +109,9 @@ class Model:
 
     def keep(self, slot: int, path: NDArray[np.int64]) -> None:
         """Commit a path of the slot's last forward, from row 0 on; forget its other rows."""
+
+    def watch(self, layers: NDArray[np.int64]) -> None:
+        """Hand out the residual streams before these layers with every forward; the number of layers stands for the end."""
 
     def cache_bytes(self) -> int:
         """Bytes that the caches of all open slots hold."""

@@ -24,6 +24,7 @@ VERBS = {
     "generate": "Answer one prompt.",
     "chat": "Talk with a model.",
     "train": "Train heads that guess for a model.",
+    "pretrain": "Pretrain a small model that predicts several tokens at once.",
     "measure": "Measure proposers against plain decoding.",
     "check": "Prove that speculation changes nothing.",
 }

@@ -64,10 +64,12 @@ def flags_of(
     *,
     without: Collection[str] = (),
     with_commas: Collection[str] = (),
+    optional: bool = False,
 ) -> type:
     """A dataclass of flags with the fields of ``source``; ``types`` replaces those that a shell cannot write.
 
-    ``with_commas``: fields of several values, which stand between commas.
+    ``with_commas``: fields of several values, which stand between commas. ``optional``: a flag that is not given is None, so
+    that a file may say it; its default stands in the help text alone.
     """
     comments = dict(_COMMENT.findall(inspect.getsource(source))) | dict(texts)
     hints = get_type_hints(source) | dict(types or {})
@@ -76,15 +78,18 @@ def flags_of(
         default = entry.default if entry.default is not MISSING else ()
         shown = default is not None and default != () and default is not False
         text = comments.get(entry.name, "").replace("None:", "not given:")
+        hint = hints[entry.name]
+        if optional and default is not None:
+            text, default, hint = f"{text} [default: {default}]".lstrip(), None, hint | None
         converter = whole if hints[entry.name] in _WHOLE_HINTS else listed if entry.name in with_commas else None
         parameter = Parameter(
             help=text + ("; several with commas" if entry.name in with_commas else ""),
             negative=None if default is True else (),
-            show_default=shown,
+            show_default=shown and not optional,
             converter=converter,
             allow_leading_hyphen=hints[entry.name] == tuple[str, ...] and entry.name not in with_commas,
         )
-        made.append((entry.name, Annotated[hints[entry.name], parameter], field(default=default)))
+        made.append((entry.name, Annotated[hint, parameter], field(default=default)))
     flags = make_dataclass(f"{source.__name__}Flags", made, frozen=True)
     flags.__module__ = __name__  # cyclopts takes classes of the standard library's modules for plain values
     return flags

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -21,6 +22,7 @@ from headstart.plan.explain import tables
 
 _BLOCKS = ("bold cyan", "bold yellow")  # of two steps that follow each other
 STDOUT = "-"
+_SILENCE = 60.0  # seconds between two lines where no bar can be drawn
 
 
 def say(text: str = "", *, end: str = "\n") -> None:
@@ -154,3 +156,40 @@ def progress(what: str) -> Iterator[Callable[[float, float, str], None]]:
             bar.update(task, completed=done, total=total, description=f"{what}: {now}")
 
         yield update
+
+
+class Told(Protocol):
+    """What long work tells while it goes on; ``total`` is what the stage comes to, or 0 for a mere message."""
+
+    @property
+    def stage(self) -> str:
+        """What is being done."""
+
+    @property
+    def message(self) -> str:
+        """How it stands."""
+
+    @property
+    def done(self) -> int:
+        """Of ``total``."""
+
+    @property
+    def total(self) -> int:
+        """What the stage comes to."""
+
+
+def reporter(update: Callable[[float, float, str], None]) -> Callable[[Told], None]:
+    """Draw what is told as a bar; where that cannot be, write messages and now and then the state."""
+    last = 0.0
+
+    def report(event: Told) -> None:
+        nonlocal last
+        if event.total:
+            update(event.done, event.total, f"{event.stage}, {event.message}")
+        if not event.total:
+            remark(f"{event.stage}: {event.message}")
+        elif not can_draw() and time.monotonic() - last >= _SILENCE:
+            last = time.monotonic()
+            remark(f"{event.stage}: {event.done} of {event.total}, {event.message}")
+
+    return report

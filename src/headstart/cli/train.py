@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +12,7 @@ from headstart.errors import TrainingError
 from headstart.train.settings import TrainSettings
 
 if TYPE_CHECKING:
-    from headstart.train import Event, TrainResult
+    from headstart.train import TrainResult
     from headstart.train.offers import Offer
     from headstart.train.result import Tuned
 
@@ -39,7 +37,6 @@ else:
     TrainFlags = flags_of(TrainSettings, _TEXTS)
 
 TrainOptions = Annotated[TrainFlags | None, Parameter(name="*")]
-_SILENCE = 60.0  # seconds between two lines where no bar can be drawn
 
 
 def train(
@@ -62,7 +59,7 @@ def train(
     settings: TrainOptions = None,
 ) -> None:
     """Train heads for a model, which stays as it is unless told otherwise; a run that was stopped goes on."""
-    from headstart.cli.terminal import STDOUT, check_json, progress, write_json
+    from headstart.cli.terminal import STDOUT, check_json, progress, reporter, write_json
 
     check_json(json)
     chosen = TrainSettings(**given(settings)) if settings else TrainSettings()
@@ -79,7 +76,7 @@ def train(
             model_out=model_out,
             resume=not no_resume,
             settings=chosen,
-            report=_reporter(update),
+            report=reporter(update),
             **options,
         )
     if json != STDOUT:
@@ -91,25 +88,6 @@ def train(
             f"{result.tuned.path} is out of its bounds (max_harm {chosen.max_harm:.1%}, max_divergence "
             f"{chosen.max_divergence}): {result.tuned.quality}; lower joint_rate, base_rate or heads_weight"
         )
-
-
-def _reporter(update: Callable[[float, float, str], None]) -> Callable[[Event], None]:
-    """Draw events as a bar; where that cannot be, write messages and now and then the state."""
-    from headstart.cli.terminal import can_draw, remark
-
-    last = 0.0
-
-    def report(event: Event) -> None:
-        nonlocal last
-        if event.total:
-            update(event.done, event.total, f"{event.stage}, {event.message}")
-        if not event.total:
-            remark(f"{event.stage}: {event.message}")
-        elif not can_draw() and time.monotonic() - last >= _SILENCE:
-            last = time.monotonic()
-            remark(f"{event.stage}: {event.done} of {event.total}, {event.message}")
-
-    return report
 
 
 def _show(result: TrainResult) -> None:

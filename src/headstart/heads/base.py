@@ -40,6 +40,8 @@ _KINDS = {
     "hydra": "headstart.heads.hydra:HydraHeads",
     "mtp": "headstart.heads.mtp:MtpHeads",
 }
+_OF_THE_MODEL = {"mtp": "headstart.heads.future:FutureHeads"}  # trained together with their base; 'sizes' names a variant
+HEADS_FOLDER = "heads"  # in the folder of such a base
 
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -209,11 +211,11 @@ def load_heads(folder: str | os.PathLike[str], target: Identified | None = None,
     draft_vocab = stored.pop(DRAFT_VOCAB, None)
     vocab = None if draft_vocab is None else _vocab(path, draft_vocab, card.base.vocab_size)
     tensors = {name: _widened(path, name, values) for name, values in stored.items()}
-    module, name = _KINDS[kind].split(":")
-    heads_type: type[Heads] = getattr(import_module(module), name)
     sizes = config.get("sizes")
     if not isinstance(sizes, dict):
         raise HeadsError(f"{path / CONFIG_FILE}: 'sizes' is missing")
+    module, name = (_OF_THE_MODEL if kind in _OF_THE_MODEL and "variant" in sizes else _KINDS)[kind].split(":")
+    heads_type: type[Heads] = getattr(import_module(module), name)
     try:
         heads = heads_type.from_saved(sizes, vocab, tensors, card)
     except (HeadsError, TypeError, ValueError) as error:
@@ -231,13 +233,13 @@ def kind_of_heads(folder: str | os.PathLike[str]) -> str:
     return _kind(FilePath(folder), _read_config(FilePath(folder)))
 
 
-def find_heads(fingerprint: str, kind: str | None = None) -> FilePath | None:
-    """The folder of heads for a base model: first in the folders of ``HEADSTART_HEADS``, then among the bundled ones.
+def find_heads(fingerprint: str, kind: str | None = None, home: FilePath | None = None) -> FilePath | None:
+    """The folder of heads for a base model: in ``HEADSTART_HEADS``, then in the model's own folder ``home``, then bundled ones.
 
     Each folder of the variable is a heads folder or holds some. What is no readable heads folder is passed over here;
     ``load_heads`` says what is wrong with it.
     """
-    for folder in _candidates():
+    for folder in _candidates(home):
         try:
             config = _read_config(folder)
         except HeadsError:
@@ -262,13 +264,13 @@ def check_tensors(path: FilePath, config: HeadsConfig, tensors: Tensors) -> None
             raise HeadsError(f"{path}: tensor {name!r} holds NaN or infinity; the training broke, use an earlier checkpoint")
 
 
-def _candidates() -> Iterator[FilePath]:
+def _candidates(home: FilePath | None) -> Iterator[FilePath]:
     roots = []
     for entry in filter(None, os.environ.get(SEARCH_VARIABLE, "").split(os.pathsep)):
         if not FilePath(entry).is_dir():
             raise HeadsError(f"{SEARCH_VARIABLE} names {entry}, which is not a folder; correct or unset it")
         roots.append(FilePath(entry))
-    for root in [*roots, BUNDLED]:
+    for root in [*roots, *([home / HEADS_FOLDER] if home else []), BUNDLED]:
         yield root
         if root.is_dir():
             yield from sorted(folder for folder in root.iterdir() if (folder / CONFIG_FILE).is_file())

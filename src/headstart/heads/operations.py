@@ -110,6 +110,9 @@ class Operations(Protocol):
     def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
         """``x`` [n, in] times ``weight`` [out, in] transposed, plus ``bias`` [out]."""
 
+    def rms_norm(self, x: Array, weight: Array, epsilon: float) -> Array:
+        """Rows of ``x`` [n, D] over their root mean square, times ``weight`` [D]."""
+
     def silu(self, x: Array) -> Array:
         """Elementwise x * sigmoid(x)."""
 

@@ -138,7 +138,7 @@ def _with_heads(kind: str, target: Target, folder: str | None, growth: str | Non
     if growth not in (None, *GROWTHS):
         raise RequestError(f"growth is {growth!r}; it must be one of {', '.join(GROWTHS)}")
     _refuse_idle(kind, ("medusa",), growth=growth)
-    found = folder or find_heads(target.fingerprint, kind)
+    found = folder or find_heads(target.fingerprint, kind, target.home)
     if found is None:
         advice = f"train some with `headstart train --heads {kind}`, or name a folder with --heads"
         raise HeadsError(f"no heads fit {target.name} (kind {kind}); {advice}")
@@ -159,16 +159,29 @@ def proposer_of(heads: Heads, target: Target, growth: str | None = None) -> Prop
     proposers: dict[str, Callable[[], Proposer]] = {
         "medusa": lambda: MedusaProposer(bound, growth=growth or GROWTHS[0]),
         "hydra": lambda: HydraProposer(bound),
-        "mtp": lambda: MtpProposer(bound),
+        "mtp": lambda: _mtp(bound, target),
     }
     return proposers[heads.config.kind]()
+
+
+def _mtp(bound: Any, target: Target) -> Proposer:
+    """The proposer of one layer that is run several steps, or of heads that were trained together with their model."""
+    from headstart.heads.future import BoundFuture
+    from headstart.proposers.future import FutureProposer
+    from headstart.proposers.mtp import MtpProposer
+    from headstart.proposers.sequential import SequentialProposer
+
+    if not isinstance(bound, BoundFuture):
+        return MtpProposer(bound)
+    target.watch(bound.config.watched)
+    return SequentialProposer(bound) if bound.config.variant == "sequential" else FutureProposer(bound)
 
 
 def _kind_of(heads: str | None, target: Target) -> str | None:
     """The kind of these heads, else of those that are found for the target."""
     from headstart.heads.base import find_heads, kind_of_heads
 
-    folder = heads or find_heads(target.fingerprint)
+    folder = heads or find_heads(target.fingerprint, home=target.home)
     return None if folder is None else kind_of_heads(folder)
 
 

@@ -19,17 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence as ListOf
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import HeadsError, RequestError
+from headstart.heads.future import BoundFuture
 from headstart.heads.medusa import BoundMedusa
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
 from headstart.proposers.children import Place, choose_children
-from headstart.proposers.hidden import HiddenStates
+from headstart.proposers.hidden import HiddenStates, SequenceState
 from headstart.proposers.walk import SILENT, DepthWalk, TreeWalk, Walk
 from headstart.tree import ROOT, Path, Tree, TreeBuilder, grow, optimal_paths
 
@@ -48,12 +49,46 @@ class _Guesses(NamedTuple):
     logs: NDArray[np.float64]  # [K, m]
 
 
+class Source(Protocol):
+    """Where parallel guesses come from, and what is held of each sequence for it."""
+
+    def observe(self, observations: ListOf[Observation]) -> None:
+        """What a step committed."""
+
+    def forget(self, key: int) -> None:
+        """The sequence left."""
+
+    def known(self, sequence: Sequence) -> Any:
+        """What is held for this root, with its ``calibration``, if a draft may use it; else None."""
+
+    def guesses(self, states: ListOf[Any], num_ranks: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The likeliest tokens of every depth [n, K, R] and their probabilities [n, K, R], likeliest first."""
+
+
+class _LastStates(HiddenStates):
+    """Guesses of Medusa heads."""
+
+    def __init__(self, heads: BoundMedusa) -> None:
+        super().__init__(heads.operations)
+        self._heads = heads
+
+    def guesses(self, states: ListOf[SequenceState], num_ranks: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        return self._heads.guesses(self.gather(states), [state.root for state in states], num_ranks)
+
+
 class MedusaProposer:
-    """Trees of Medusa guesses for the sequences in flight."""
+    """Trees of parallel guesses for the sequences in flight."""
 
     name = "medusa"
 
-    def __init__(self, heads: BoundMedusa, growth: str = "dynamic", *, num_ranks: int = DEFAULT_RANKS) -> None:
+    def __init__(
+        self,
+        heads: BoundMedusa | BoundFuture,
+        growth: str = "dynamic",
+        *,
+        num_ranks: int = DEFAULT_RANKS,
+        source: Source | None = None,
+    ) -> None:
         """``num_ranks``: guesses a head that may enter a tree, at most; static trees need measured acceptance."""
         if growth not in GROWTHS:
             raise RequestError(f"growth is {growth!r}; it must be one of {', '.join(GROWTHS)}")
@@ -64,7 +99,7 @@ class MedusaProposer:
             self._accuracies = card.acceptance.array()[:, :num_ranks]
         elif growth == "static":
             raise HeadsError("these heads hold no measured acceptance, which static trees are built by; use growth dynamic")
-        self._states = HiddenStates(heads.operations)
+        self._source: Source = _LastStates(heads) if source is None else source
         self._paths = lru_cache(maxsize=256)(self._optimal_paths)
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
@@ -79,22 +114,22 @@ class MedusaProposer:
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Take the hidden states behind the new roots, and learn how far the estimates can be trusted."""
-        self._states.observe(observations)
+        self._source.observe(observations)
 
     def forget(self, key: int) -> None:
         """Free what is held for the sequence."""
-        self._states.forget(key)
+        self._source.forget(key)
 
     def _guesses(self, sequences: ListOf[Sequence]) -> list[_Guesses | None]:
         """What the heads guess for each sequence; None where no hidden state is known yet."""
         found: list[_Guesses | None] = [None] * len(sequences)
-        known = [(i, state) for i, sequence in enumerate(sequences) if (state := self._states.known(sequence))]
+        known = [(i, state) for i, sequence in enumerate(sequences) if (state := self._source.known(sequence))]
         if not known:
             return found
         states = [state for _, state in known]
         noisy = any(sequences[i].sampler.sampling.temperature > 0 for i, _ in known)
         num_guesses = max(self.num_ranks, _NOISY_CANDIDATES) if noisy else self.num_ranks
-        guessed = self.heads.guesses(self._states.gather(states), [state.root for state in states], num_guesses)
+        guessed = self._source.guesses(states, num_guesses)
         for (i, state), ids, values in zip(known, *guessed, strict=True):
             found[i] = self._ranked(sequences[i], state.calibration, ids, values)
         return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Any, NewType, Protocol, runtime_checkable
 
 import numpy as np
@@ -71,6 +72,9 @@ class Scored(Protocol):
     def hidden(self, rows: Sequence[Row]) -> Hidden:
         """Last hidden states [rows, D] (what the output matrix reads), detached from the cache."""
 
+    def states(self, rows: Sequence[Row]) -> Hidden:
+        """Residual streams before the watched layers [rows, F * D], of any row that was fed, scored or not."""
+
 
 @dataclass(frozen=True, slots=True)
 class BaseWeights:
@@ -91,6 +95,7 @@ class Target(Protocol):
     context_limit: int  # positions 0..context_limit - 1 exist
     end_tokens: frozenset[int]
     fingerprint: str  # of the weights; equal for the same model in another file format or dtype
+    home: FilePath | None  # the folder that it was loaded from, in which heads may lie
 
     def open(self) -> Slot:
         """A slot with an empty cache."""
@@ -103,6 +108,9 @@ class Target(Protocol):
 
     def keep(self, slot: Slot, path: Path) -> None:
         """Commit these rows of the slot's last forward, a path from row 0 on; forget its others. Empty: forget all."""
+
+    def watch(self, layers: Sequence[int]) -> None:
+        """From now on ``Scored.states`` gives the residual streams before these F layers; the number of layers: at the end."""
 
     def fork(self, slot: Slot) -> Slot:
         """A new slot with the same committed rows."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,12 @@ from headstart.target.hf_masks import positions, tokens
 from headstart.target.hf_packed import pack_linears
 from headstart.target.hf_scored import HfScored
 from headstart.target.hf_support import cache_keyword, check_trees, layer_kinds
+from headstart.target.hf_watch import Watcher, final_norm
 from headstart.target.torch_operations import TorchOperations
 from headstart.tree import ROOT, Path, Tree
 
 _DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _MAX_GROUP_ROWS = 4096  # of one model call, which bounds its activations
-_FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
 
 
 @dataclass(slots=True)
@@ -51,6 +52,7 @@ class HfTarget:
     """
 
     engine = "hf"
+    home: FilePath | None = None
 
     def __init__(
         self,
@@ -88,6 +90,7 @@ class HfTarget:
         self._free: list[int] = []
         self._scored_rows: Tensor | None = None
         self._hidden: Tensor | None = None
+        self._watcher: Watcher | None = None
         pack_linears(self.model)
         self._output.register_forward_pre_hook(self._select)
         check_trees(self)
@@ -105,19 +108,25 @@ class HfTarget:
     def forward(self, batch: Sequence[Feed]) -> HfScored:
         """Score all rows; RequestError behind the context limit, ValueError if slots are misused."""
         self._refuse_misuse(batch)
-        logits, hidden = [], []
+        logits, hidden, streams = [], [], list[Tensor]()
         places: dict[Row, int] = {}
+        starts: dict[int, int] = {}
         for group in _groups(batch):
             rows = [(entry, row) for entry in group for row in range(batch[entry].first_scored, len(batch[entry].tree))]
             places |= {row: len(places) + i for i, row in enumerate(rows)}
             found = self._run([batch[entry] for entry in group])
             logits.append(found[0])
             hidden.append(found[1])
+            if self._watcher is not None:
+                width = self._watcher.num_rows
+                starts |= {entry: sum(map(len, streams)) + i * width for i, entry in enumerate(group)}
+                streams.append(self._watcher.take())
         for feed in batch:
             self._sequence(feed.slot).pending = feed.tree
+        watched = (torch.cat(streams), starts) if streams else None
         if len(logits) == 1:
-            return HfScored(logits[0], hidden[0], places)
-        return HfScored(torch.cat(logits), torch.cat(hidden), places)
+            return HfScored(logits[0], hidden[0], places, watched)
+        return HfScored(torch.cat(logits), torch.cat(hidden), places, watched)
 
     def keep(self, slot: Slot, path: Path) -> None:
         """Commit these rows of the slot's last forward, a path from row 0 on; forget its others. Empty: forget all."""
@@ -130,6 +139,12 @@ class HfTarget:
         self._cache.move(slot, sequence.length, path)
         sequence.length += len(path)
         sequence.pending = None
+
+    def watch(self, layers: Sequence[int]) -> None:
+        """Keep the residual streams before these layers of every row fed; ModelError if the model's layers are not found."""
+        if self._watcher is not None:
+            self._watcher.close()
+        self._watcher = Watcher(self.model, layers, self.name) if layers else None
 
     def fork(self, slot: Slot) -> Slot:
         """A new slot with the same committed rows."""
@@ -252,8 +267,7 @@ def _fingerprint(model: Any, num_layers: int) -> str:
     embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     ids = torch.from_numpy(sampled_rows(embedding.shape[0]))
     decoder = model.get_decoder()
-    norms = (getattr(getattr(decoder, name, None), "weight", None) for name in _FINAL_NORMS)
-    norm = next((weight for weight in norms if weight is not None), None)
+    norm = getattr(final_norm(decoder), "weight", None)
     return fingerprint(
         num_layers=num_layers,
         vocab_size=int(embedding.shape[0]),

@@ -15,10 +15,15 @@ from headstart.target.base import ChosenLogprob
 
 
 class HfScored:
-    """Implements ``Scored``. ``logits`` are [n, V] and ``hidden`` [n, D]; ``places`` finds each scored row among the n."""
+    """Implements ``Scored``. ``logits`` are [n, V] and ``hidden`` [n, D]; ``places`` finds each scored row among the n.
 
-    def __init__(self, logits: Tensor, hidden: Tensor, places: dict[Row, int]) -> None:
-        self._logits, self._hidden, self._places = logits, hidden, places
+    ``streams``: what was watched, [R, F * D], and where among the R each entry's rows begin.
+    """
+
+    def __init__(
+        self, logits: Tensor, hidden: Tensor, places: dict[Row, int], streams: tuple[Tensor, dict[int, int]] | None = None
+    ) -> None:
+        self._logits, self._hidden, self._places, self._streams = logits, hidden, places, streams
         self._argmax: dict[int, int] = {}
 
     def pick(self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]) -> list[int]:
@@ -62,6 +67,13 @@ class HfScored:
     def hidden(self, rows: Sequence[Row]) -> Tensor:
         """What the output matrix read for these rows, [rows, D], as a copy."""
         return self._hidden.index_select(0, self._index([self._places[row] for row in rows]))
+
+    def states(self, rows: Sequence[Row]) -> Tensor:
+        """Residual streams before the watched layers, [rows, F * D], as a copy."""
+        if self._streams is None:
+            raise ValueError("no layer is watched")
+        states, starts = self._streams
+        return states.index_select(0, self._index([starts[entry] + row for entry, row in rows]))
 
     def _find_argmax(self, places: Sequence[int]) -> None:
         wanted = [place for place in places if place not in self._argmax]

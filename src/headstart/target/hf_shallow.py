@@ -14,6 +14,7 @@ from torch import nn
 
 from headstart.errors import ModelError, RequestError
 from headstart.target.hf import HfTarget
+from headstart.target.hf_watch import layer_list
 
 
 def first_layers(target: HfTarget, count: int) -> HfTarget:
@@ -25,10 +26,11 @@ def first_layers(target: HfTarget, count: int) -> HfTarget:
         raise RequestError(
             f"{count} layers of {target.name} were asked for; it has {num_layers}, so 1 to {num_layers - 1} make a draft"
         )
-    place = next((n for n, m in decoder.named_children() if isinstance(m, nn.ModuleList) and len(m) == num_layers), None)
-    if place is None:
+    found = layer_list(model)
+    if found is None:
         raise ModelError(f"the layers of {target.name} stand in no list; use another draft model")
-    shallow_decoder = _with_children(decoder, **{place: nn.ModuleList(list(getattr(decoder, place))[:count])})
+    place, layers = found
+    shallow_decoder = _with_children(decoder, **{place: nn.ModuleList(list(layers)[:count])})
     name = next(name for name, module in model.named_modules() if module is decoder)
     if "." in name or not name:
         raise ModelError(f"the decoder of {target.name} is nested too deeply to be cut; use another draft model")

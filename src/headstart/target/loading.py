@@ -173,7 +173,7 @@ def _load_native(name: str, model: _Model, dtype: str, kv_dtype: str) -> Loaded:
 
     assert model.checkpoint is not None
     target, notes = load_native(name, model.checkpoint, model.tokenizer, dtype=dtype, kv_dtype=kv_dtype)
-    return Loaded(target, model.tokenizer, _source(model), notes)
+    return Loaded(_at_home(target, model), model.tokenizer, _source(model), notes)
 
 
 def _load_hf(name: str, model: _Model, dtype: str, device: str, notes: tuple[str, ...]) -> Loaded:
@@ -191,7 +191,13 @@ def _load_hf(name: str, model: _Model, dtype: str, device: str, notes: tuple[str
     else:
         assert model.checkpoint is not None
         target = hf_loading.hf_from_folder(name, place.path, model.checkpoint, model.tokenizer, dtype, chosen)
-    return Loaded(target, model.tokenizer, _source(model), notes)
+    return Loaded(_at_home(target, model), model.tokenizer, _source(model), notes)
+
+
+def _at_home(target: Target, model: _Model) -> Target:
+    """The target, which knows its folder if it has one."""
+    target.home = model.place.path if model.file is None else None
+    return target
 
 
 def _aside(notes: tuple[str, ...]) -> str:

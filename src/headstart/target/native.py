@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ class NativeTarget:
     """Implements ``Target`` over a packed model."""
 
     engine = "native"
+    home: FilePath | None = None
 
     def __init__(
         self,
@@ -75,6 +77,10 @@ class NativeTarget:
     def keep(self, slot: Slot, path: Path) -> None:
         """Commit these rows of the slot's last forward, a path from row 0 on; forget its others. Empty: forget all."""
         self._model.keep(slot, np.array(path, dtype=np.int64))
+
+    def watch(self, layers: Sequence[int]) -> None:
+        """Keep the residual streams before these layers of every row fed; ValueError for a layer that is none."""
+        self._model.watch(np.array(layers, dtype=np.int64))
 
     def fork(self, slot: Slot) -> Slot:
         """A new slot with the same committed rows."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headstart import _native
 from headstart.errors import HeadsError
 from headstart.target.base import Feed, Slot
-from headstart.target.draft_layer import LayerSizes, inverse_frequencies
+from headstart.target.draft_layer import LayerSizes, inverse_frequencies, reads_embedding
 from headstart.target.native_forward import forward
 from headstart.target.native_scored import NativeScored
 from headstart.tree import Path
@@ -59,8 +59,10 @@ class NativeDraftLayer:
             "rotary": [True],
             "kv_dtype": "float32" if kind == "float32" else "bfloat16",
             "reads_hidden": True,
+            "beside_embedding": reads_embedding(tensors),
         }
-        parts: dict[str, Any] = {native: tensors[f"{saved}.weight"] for saved, native in _NAMES.items()}
+        names = {saved: native for saved, native in _NAMES.items() if f"{saved}.weight" in tensors}
+        parts: dict[str, Any] = {native: tensors[f"{saved}.weight"] for saved, native in names.items()}
         try:
             self._model = _native.Model(settings, parts | {"embedding": embedding, "output": output})
         except ValueError as error:

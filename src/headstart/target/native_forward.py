@@ -14,7 +14,7 @@ from headstart.target.native_scored import NativeScored
 
 def forward(model: _native.Model, batch: Sequence[Feed], hidden: NDArray[np.float32] | None = None) -> NativeScored:
     """Score all rows; ``hidden`` [R, D] are the states that a drafting layer reads. ValueError if slots are misused."""
-    starts, first_row, tokens, parents = [0], [], list[int](), list[int]()
+    starts, first_row, tokens, parents = [0], list[int](), list[int](), list[int]()
     scored = 0
     for feed in batch:
         tree = feed.tree
@@ -31,4 +31,4 @@ def forward(model: _native.Model, batch: Sequence[Feed], hidden: NDArray[np.floa
         np.array([feed.first_scored for feed in batch], dtype=np.int64),
         *(() if hidden is None else (hidden.reshape(-1),)),
     )
-    return NativeScored(result, first_row, [feed.first_scored for feed in batch])
+    return NativeScored(result, first_row, [feed.first_scored for feed in batch], starts)

@@ -59,6 +59,11 @@ class NativeOperations:
         """``x`` [n, in] times ``weight`` [out, in] transposed, plus ``bias`` [out]."""
         return weight.linear(x, bias)
 
+    def rms_norm(self, x: Array, weight: Array, epsilon: float) -> Array:
+        """Rows of ``x`` [n, D] over their root mean square, times ``weight`` [D]."""
+        scaled: Array = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + np.float32(epsilon)) * weight
+        return scaled
+
     def silu(self, x: Array) -> Array:
         """X * sigmoid(x), elementwise."""
         with np.errstate(over="ignore"):  # exp grows beyond float32 where the sigmoid is 0

@@ -16,11 +16,14 @@ from headstart.target.base import ChosenLogprob
 class NativeScored:
     """Implements ``Scored`` over a result of the compiled stack, which its arrays keep alive."""
 
-    def __init__(self, result: _native.Result, first_row: Sequence[int], first_scored: Sequence[int]) -> None:
-        """``first_row``: where row 0 of each entry would stand among the scored rows, if it was scored."""
+    def __init__(
+        self, result: _native.Result, first_row: Sequence[int], first_scored: Sequence[int], starts: Sequence[int]
+    ) -> None:
+        """Row 0 of each entry is row ``starts`` of all, and would be row ``first_row`` of the scored ones, if it was scored."""
         self._logits = result.logits  # [S, V]
         self._hidden = result.hidden  # [S, D]
-        self._first_row, self._first_scored = first_row, first_scored
+        self._result = result
+        self._first_row, self._first_scored, self._starts = first_row, first_scored, starts
 
     def pick(self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]) -> list[int]:
         """The plain sampler's token of each row."""
@@ -74,6 +77,10 @@ class NativeScored:
     def hidden(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """What the output matrix read for these rows, [rows, D], as a copy."""
         return self._hidden[self._places(rows)]
+
+    def states(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        """Residual streams before the watched layers, [rows, F * D], as a copy."""
+        return self._result.states[[self._starts[entry] + row for entry, row in rows]]
 
     def _places(self, rows: Sequence[Row]) -> NDArray[np.int64]:
         first, scored = self._first_row, self._first_scored

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headstart.target.base import Feed, Slot
-from headstart.target.draft_layer import LayerSizes, inverse_frequencies
+from headstart.target.draft_layer import LayerSizes, inverse_frequencies, reads_embedding
 from headstart.target.hf_scored import HfScored
 from headstart.tree import Path
 
@@ -32,20 +32,29 @@ def projected(
     sizes: LayerSizes, weights: Weights, embedded: Tensor, hidden: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Turned queries [n, H, d] and keys [n, G, d], and values [n, G, d], of rows at ``positions`` [n]."""
-    read = torch.cat(
-        [
-            rms_norm(embedded, weights["layers.0.input_layernorm.weight"], sizes.rms_norm_eps),
-            rms_norm(hidden, weights["layers.0.hidden_norm.weight"], sizes.rms_norm_eps),
-        ],
-        dim=-1,
-    )
+    return projected_at(sizes, weights, embedded, hidden, turns(sizes, positions))
+
+
+def turns(sizes: LayerSizes, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [n, d / 2] of the rotary angles at ``positions`` [n], in float64."""
+    frequencies = torch.from_numpy(inverse_frequencies(sizes)).to(positions.device)
+    angles = positions[:, None].double() * frequencies
+    return angles.cos(), angles.sin()
+
+
+def projected_at(
+    sizes: LayerSizes, weights: Weights, embedded: Tensor | None, hidden: Tensor, turns: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same at known angles; without ``embedded`` the layer reads the states alone."""
+    read = rms_norm(hidden, weights["layers.0.hidden_norm.weight"], sizes.rms_norm_eps)
+    if embedded is not None:
+        beside = rms_norm(embedded, weights["layers.0.input_layernorm.weight"], sizes.rms_norm_eps)
+        read = torch.cat([beside, read], dim=-1)
     q, k, v = (
         functional.linear(read, weights[f"layers.0.self_attn.{name}_proj.weight"]).view(len(read), -1, sizes.head_dim)
         for name in "qkv"
     )
-    frequencies = torch.from_numpy(inverse_frequencies(sizes)).to(positions.device)
-    angles = positions[:, None].double() * frequencies  # [n, d / 2]
-    cosines, sines = angles.cos().to(q.dtype)[:, None], angles.sin().to(q.dtype)[:, None]
+    cosines, sines = (turn.to(q.dtype)[:, None] for turn in turns)
     return _turned(q, cosines, sines), _turned(k, cosines, sines), v
 
 
@@ -100,7 +109,8 @@ class TorchDraftLayer:
         tokens = torch.tensor([token for feed in batch for token in feed.tree.tokens], device=device)
         places = [self.length(feed.slot) + depth for feed in batch for depth in feed.tree.depths]
         positions = torch.tensor(places, device=device)
-        q, k, v = projected(self._sizes, self._weights, self._embedding[tokens], hidden, positions)
+        embedded = self._embedding[tokens] if reads_embedding(self._weights) else None
+        q, k, v = projected_at(self._sizes, self._weights, embedded, hidden, turns(self._sizes, positions))
         attended, scored, row_of, begin = [], list[int](), dict[tuple[int, int], int](), 0
         for entry, feed in enumerate(batch):
             rows = slice(begin, begin + len(feed.tree))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.target.draft_layer import LayerSizes
-from headstart.target.torch_draft_layer import TorchDraftLayer
+from headstart.target.torch_draft_layer import TorchDraftLayer, rms_norm
 
 
 class TorchOperations:
@@ -46,6 +46,10 @@ class TorchOperations:
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """``x`` [n, in] times ``weight`` [out, in] transposed, plus ``bias`` [out]."""
         return torch.nn.functional.linear(x, weight, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """Rows of ``x`` [n, D] over their root mean square, times ``weight`` [D]."""
+        return rms_norm(x, weight, epsilon)
 
     def silu(self, x: Tensor) -> Tensor:
         """X * sigmoid(x), elementwise."""

@@ -45,30 +45,39 @@ class Progress:
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], progress: Progress, about: Mapping[str, Any]) -> None:
     """Write the checkpoint; ``about`` says what the run is, and must agree when it is resumed."""
+    write_state(path, tensors, {"format": FORMAT, "version": VERSION, "progress": asdict(progress), "about": dict(about)})
+
+
+def write_state(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+    """Write tensors and a record in one file, complete or not at all; OSError, with the file's name, if that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    record = {"format": FORMAT, "version": VERSION, "progress": asdict(progress), "about": dict(about)}
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     write_whole(path, save(stored, metadata={"record": json.dumps(record)}))
 
 
 def read_about(path: Path) -> dict[str, Any] | None:
     """What run a checkpoint belongs to; None if there is none."""
-    return _record(path)["about"] if path.exists() else None
+    return read_record(path)["about"] if path.exists() else None
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], Progress]:
     """Tensors and progress of a checkpoint."""
-    record = _record(path)
+    record = read_record(path)
+    return read_tensors(path), Progress(**record["progress"])
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint."""
     with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    return tensors, Progress(**record["progress"])
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
 
 
-def _record(path: Path) -> dict[str, Any]:
+def read_record(path: Path, form: tuple[str, int] = (FORMAT, VERSION)) -> dict[str, Any]:
+    """What a checkpoint says of itself; TrainingError if it cannot be read, or is of another format or version."""
     try:
         with safe_open(path, framework="pt") as file:
             record = json.loads((file.metadata() or {})["record"])
-        if (record["format"], record["version"]) != (FORMAT, VERSION):
+        if (record["format"], record["version"]) != form:
             raise KeyError("format")
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(
