@@ -16,9 +16,11 @@ import pytest
 from chat_model import save_chat_model
 from headstart.accept import Rule, Verdict, exact
 from headstart.cli import app, chat, demo, options, terminal
+from headstart.cli import pretrain as pretrain_verb
 from headstart.cli import train as train_verb
 from headstart.llm import Step
 from headstart.measure.settings import MeasureSettings
+from headstart.pretrain.settings import PretrainSettings
 from headstart.sampling import Sampling
 from headstart.train.settings import TrainSettings
 
@@ -68,6 +70,7 @@ def test_every_field_of_the_settings_is_a_flag_with_a_default_and_a_help_text() 
     for source, made, without in (
         (Sampling, options.SamplingFlags, set()),
         (TrainSettings, train_verb.TrainFlags, set()),
+        (PretrainSettings, pretrain_verb.PretrainFlags, set()),
         (MeasureSettings, options.flags_of(MeasureSettings, {}), set()),
     ):
         flags = {entry.name: entry for entry in fields(made)}

@@ -259,6 +259,8 @@ def test_a_shell_line_is_a_command_that_would_be_accepted(line: str) -> None:
     words = shlex.split(line, comments=True)
     if words[0] == "headstart":
         _parse(shlex.join(words[1:]))
+    elif words[:2] == ["accelerate", "launch"]:  # a test of pretraining launches it
+        _parse(shlex.join(words[words.index("headstart") + 1 :]))
     elif words[0] == "make":
         assert words[1] in _make_targets()
     else:

@@ -102,18 +102,9 @@ def test_a_run_that_is_killed_twice_ends_with_the_same_bits(tmp_path: Path, text
 def test_two_processes_learn_what_one_does(tmp_path: Path, text: Path) -> None:
     """Through ``accelerate launch``, on the CPU: the same losses but for the order of sums."""
     arguments = ["--data", str(text), *flags(), "--micro-batch", "2"]
-    launch = [
-        "-m",
-        "accelerate.commands.launch",
-        "--cpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-    ]
-    program = [sys.executable, *launch, "--module", "headstart", "pretrain", *arguments, "--out", str(tmp_path / "two")]
+    launch = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
+    program = [sys.executable, *launch.split(), "--dynamo_backend", "no", "--module", "headstart", "pretrain", *arguments]
+    program += ["--out", str(tmp_path / "two")]
     ended = subprocess.run(program, env=environment(), check=False, capture_output=True)
     assert ended.returncode == 0, ended.stderr.decode()
     one = pretrain(text, tmp_path / "one", **TINY, micro_batch=2)

@@ -62,6 +62,8 @@ def pretrain(
 
     with progress("pretraining") as update:
         result = run(files, folder, resume=not no_resume, settings=chosen, report=reporter(update))
+    if not result.is_first:
+        return
     if json != STDOUT:
         _show(result)
     if json is not None:

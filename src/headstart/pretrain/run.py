@@ -56,6 +56,7 @@ class PretrainResult:
     progress: Progress
     num_train_tokens: int
     acceptance: Acceptance | None  # of the further heads on held-out text
+    is_first: bool = True  # of several processes, the one that reports
 
 
 Report = Callable[[Event], None]
@@ -135,7 +136,7 @@ class _Run:
             save_model(self.folder, trainer.model, tokenizer, acceptance, self._record(sizes, stream, trainer.progress))
             self.checkpoint.unlink(missing_ok=True)  # nothing is left to resume
         workers.wait()
-        return PretrainResult(self.folder, sizes, trainer.progress, len(stream.train), acceptance)
+        return PretrainResult(self.folder, sizes, trainer.progress, len(stream.train), acceptance, workers.is_first)
 
     def _text(self) -> tuple[TextTokenizer, TokenStream]:
         """The tokenizer and all text through it; a tokenizer that is trained is kept for a run that goes on."""

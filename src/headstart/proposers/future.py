@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from headstart.heads.future import BoundFuture
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
-from headstart.proposers.medusa import DEFAULT_RANKS, MedusaProposer
+from headstart.proposers.medusa import DEFAULT_RANKS, GROWTHS, DepthProposer
 from headstart.target.base import Feed, Slot
 from headstart.tree import Tree
 
@@ -135,7 +135,7 @@ class StreamStates:
         held.slots = []
 
 
-class FutureProposer(MedusaProposer):
+class FutureProposer(DepthProposer):
     """Trees of the guesses of a model's own future-token heads."""
 
     name = "mtp"
@@ -143,7 +143,8 @@ class FutureProposer(MedusaProposer):
     def __init__(self, heads: BoundFuture, *, num_ranks: int = DEFAULT_RANKS) -> None:
         """``num_ranks``: guesses a head that may enter a tree, at most."""
         self._streams = StreamStates(heads)
-        super().__init__(heads, num_ranks=num_ranks, source=self._streams)
+        self.heads = heads
+        super().__init__(self._streams, heads.heads.card, GROWTHS[0], num_ranks)
 
     def cache_bytes(self) -> int:
         """Bytes that the caches of the heads hold."""

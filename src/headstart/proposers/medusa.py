@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import HeadsError, RequestError
-from headstart.heads.future import BoundFuture
+from headstart.heads.base import HeadsCard
 from headstart.heads.medusa import BoundMedusa
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
@@ -76,30 +76,20 @@ class _LastStates(HiddenStates):
         return self._heads.guesses(self.gather(states), [state.root for state in states], num_ranks)
 
 
-class MedusaProposer:
-    """Trees of parallel guesses for the sequences in flight."""
+class DepthProposer:
+    """Trees of parallel guesses for the sequences in flight: one ranked list a depth, whatever is drafted before it."""
 
-    name = "medusa"
+    name = "depths"
 
-    def __init__(
-        self,
-        heads: BoundMedusa | BoundFuture,
-        growth: str = "dynamic",
-        *,
-        num_ranks: int = DEFAULT_RANKS,
-        source: Source | None = None,
-    ) -> None:
-        """``num_ranks``: guesses a head that may enter a tree, at most; static trees need measured acceptance."""
+    def __init__(self, source: Source, card: HeadsCard | None, growth: str, num_ranks: int) -> None:
         if growth not in GROWTHS:
             raise RequestError(f"growth is {growth!r}; it must be one of {', '.join(GROWTHS)}")
-        self.heads, self.growth, self.num_ranks = heads, growth, num_ranks
-        card = heads.heads.card
+        self.growth, self.num_ranks, self._source = growth, num_ranks, source
         self._accuracies: NDArray[np.float64] | None = None
         if card is not None and card.acceptance is not None:
             self._accuracies = card.acceptance.array()[:, :num_ranks]
         elif growth == "static":
             raise HeadsError("these heads hold no measured acceptance, which static trees are built by; use growth dynamic")
-        self._source: Source = _LastStates(heads) if source is None else source
         self._paths = lru_cache(maxsize=256)(self._optimal_paths)
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
@@ -176,6 +166,17 @@ class MedusaProposer:
     def _optimal_paths(self, num_nodes: int, depth: int, num_ranks: int) -> list[Path]:
         assert self._accuracies is not None  # static trees are refused without
         return optimal_paths(self._accuracies[:depth, :num_ranks], num_nodes)
+
+
+class MedusaProposer(DepthProposer):
+    """Trees of Medusa guesses."""
+
+    name = "medusa"
+
+    def __init__(self, heads: BoundMedusa, growth: str = "dynamic", *, num_ranks: int = DEFAULT_RANKS) -> None:
+        """``num_ranks``: guesses a head that may enter a tree, at most; static trees need measured acceptance."""
+        self.heads = heads
+        super().__init__(_LastStates(heads), heads.heads.card, growth, num_ranks)
 
 
 def _drawn(sequence: Sequence, shape: Tree, ids: NDArray[np.int64], logs: NDArray[np.float64], owner: str) -> Tree:
