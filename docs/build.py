@@ -195,6 +195,24 @@ def curve(file: str) -> str:
     return table(header, rows) + "\n\n" + trained_on
 
 
+def pretraining_memory(file: str) -> str:
+    """Peak memory of a training step by number of future tokens and size of the vocabulary, in both orders."""
+    record = read(file)
+    by_size: dict[int, dict[int, Any]] = {}
+    for case in record["cases"]:
+        by_size.setdefault(case["vocab_size"], {})[case["future_tokens"]] = case
+    counts = sorted(next(iter(by_size.values())))
+    rows = []
+    for size, cases in by_size.items():
+        for key, words in (("head_by_head", "head by head"), ("in_one_graph", "in one graph")):
+            rows.append([str(size), words, *(f"{cases[count][key] / 1e6:.1f}" for count in counts)])
+    how = (
+        f"*MB beyond weights and gradients: a trunk of {record['trunk_layers']} layers of width {record['width']}, "
+        f"{record['positions']} positions, float32; counted tensor by tensor; {record['date'][:10]}.*"
+    )
+    return table(["vocabulary", "order", *(f"n = {count}" for count in counts)], rows) + "\n\n" + how
+
+
 def usage(verb: str) -> str:
     """The help text of a verb, or of the whole program."""
     from headstart.cli.app import run
@@ -277,6 +295,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "accepting": accepting,
     "native": native,
     "curve": curve,
+    "pretraining_memory": pretraining_memory,
     "usage": usage,
     "defaults": defaults,
     "source": source,

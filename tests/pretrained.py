@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from headstart.heads.base import Acceptance
 from headstart.pretrain.folder import save_model
@@ -49,12 +48,6 @@ def all_logits(model: FutureModel, text: list[int]) -> list[NDArray[np.float32]]
 def logits_given(model: FutureModel, tokens: list[int], length: int) -> list[NDArray[np.float32]]:
     """As :func:`all_logits` over the first ``length`` tokens, where heads may read those behind them."""
     missing = length + model.sizes.num_future - len(tokens)
-    found: dict[int, Tensor] = {}
     rows = model.rows(torch.tensor([[*tokens, *([0] * missing)]])[:, : length + model.sizes.num_future])
-    waiting = [(node, model.trunk(rows)) for node in model.nodes()]
-    while waiting:
-        node, read = waiting.pop()
-        states = node.run(read, rows)
-        waiting += [(below, states) for below in node.below]
-        found[node.predicts] = model.logits(states)
+    found = {ahead: model.logits(states) for ahead, states in model.states(rows)}
     return [found[ahead].numpy() for ahead in sorted(found)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,14 @@ def test_head_after_head_gives_the_gradient_of_the_sum(variant: str, weights: tu
     found = {name: values.grad for name, values in model.named_parameters()}
     model.zero_grad(set_to_none=True)
     rows = model.rows(tokens)
-    total, waiting = torch.zeros(()), [(node, model.trunk(rows)) for node in model.nodes()]
-    while waiting:
-        node, read = waiting.pop()
-        states = node.run(read, rows)
-        waiting += [(below, states) for below in node.below]
-        loss = torch.nn.functional.cross_entropy(model.logits(states), rows.ahead(node.predicts))
-        total = total + 0.5 * weights[node.predicts - 1] * loss
-        if weights[node.predicts - 1]:
-            torch.testing.assert_close(losses[node.predicts - 1], loss.detach())
+    total = torch.zeros(())
+    for ahead, states in model.states(rows):
+        loss = torch.nn.functional.cross_entropy(model.logits(states), rows.ahead(ahead))
+        total = total + 0.5 * weights[ahead - 1] * loss
+        if weights[ahead - 1]:
+            torch.testing.assert_close(losses[ahead - 1], loss.detach())
         else:
-            assert losses[node.predicts - 1].isnan()
+            assert losses[ahead - 1].isnan()
     total.backward()  # type: ignore[no-untyped-call]
     for name, values in model.named_parameters():
         gradient = found[name]
@@ -137,6 +135,19 @@ def _check_draft(model: Any, tokens: list[int], tree: Any) -> None:
         best = tree.children[row][0]
         assert logits[tree.tokens[best]] >= logits.max() - 5e-3
         row, path = best, [*path, tree.tokens[best]]
+
+
+def test_memory_is_that_of_one_head_however_many_there_are() -> None:
+    """By the benchmark's own counting, which must see that the naive order needs more with each head."""
+    benchmark = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks" / "pretraining_memory.py"))
+    own, naive = {}, {}
+    for n in (1, 2, 4):
+        sizes = benchmark["sizes_of"](n, 2000, 1, width=64, context=32)
+        own[n] = benchmark["peak_bytes"](benchmark["head_by_head"], sizes, 1)
+        naive[n] = benchmark["peak_bytes"](benchmark["in_one_graph"], sizes, 1)
+    assert max(own.values()) <= 1.1 * min(own.values())
+    logits = 4 * 32 * 2000
+    assert naive[4] - naive[2] >= 1.5 * logits and naive[2] - naive[1] >= 0.75 * logits
 
 
 def test_curricula_begin_and_end_where_they_should() -> None:

@@ -13,7 +13,7 @@ Letters: B sequences, S positions, n = B S rows, D hidden size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -147,6 +147,16 @@ class FutureModel(nn.Module):
     def logits(self, states: Tensor) -> Tensor:
         """The unembedding of states [n, D]: [n, V], in float32."""
         return functional.linear(rms_norm(states, self.norm, self.sizes.rms_norm_eps), self.output).float()
+
+    def states(self, rows: Rows) -> Iterator[tuple[int, Tensor]]:
+        """States [n, D] of every head, each with how far ahead the token is that it predicts."""
+        trunk = self.trunk(rows)
+        waiting = [(node, trunk) for node in self.nodes()]
+        while waiting:
+            node, read = waiting.pop()
+            states = node.run(read, rows)
+            waiting += [(below, states) for below in node.below]
+            yield node.predicts, states
 
     def nodes(self) -> list[Node]:
         """The heads that read the trunk's states."""

@@ -65,14 +65,10 @@ def measure(model: FutureModel, tokens: Tensor, num_ranks: int) -> tuple[Tensor,
     rows = model.rows(tokens)
     count = model.sizes.num_future
     losses, shares = torch.zeros(count), torch.zeros(count, num_ranks)
-    waiting = [(node, model.trunk(rows)) for node in model.nodes()]
-    while waiting:
-        node, read = waiting.pop()
-        states = node.run(read, rows)
-        waiting += [(below, states) for below in node.below]
-        logits, right = model.logits(states), rows.ahead(node.predicts)
-        losses[node.predicts - 1] = functional.cross_entropy(logits, right).cpu()
+    for ahead, states in model.states(rows):
+        logits, right = model.logits(states), rows.ahead(ahead)
+        losses[ahead - 1] = functional.cross_entropy(logits, right).cpu()
         ranked = logits.topk(min(num_ranks, logits.shape[1]), dim=1).indices
         hits = (ranked == right[:, None]).float().mean(0).cpu()
-        shares[node.predicts - 1, : len(hits)] = hits
+        shares[ahead - 1, : len(hits)] = hits
     return losses, shares

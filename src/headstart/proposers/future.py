@@ -143,7 +143,7 @@ class FutureProposer(DepthProposer):
     def __init__(self, heads: BoundFuture, *, num_ranks: int = DEFAULT_RANKS) -> None:
         """``num_ranks``: guesses a head that may enter a tree, at most."""
         self._streams = StreamStates(heads)
-        self.heads = heads
+        self.heads, self.hears_all = heads, bool(heads.layers)  # caches need every step
         super().__init__(self._streams, heads.heads.card, GROWTHS[0], num_ranks)
 
     def cache_bytes(self) -> int:

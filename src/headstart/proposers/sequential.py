@@ -93,6 +93,7 @@ class SequentialProposer:
     """Trees of sequential modules' guesses for the sequences in flight."""
 
     name = "mtp"
+    hears_all = True
 
     def __init__(self, heads: BoundFuture, *, num_ranks: int = DEFAULT_RANKS) -> None:
         """``num_ranks``: most children a node."""
