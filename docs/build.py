@@ -1,4 +1,4 @@
-"""Fills the generated blocks of README.md and docs/*.md from committed records and from the program itself.
+"""Fills the generated blocks of README.md, docs/*.md and experiments/*/README.md from records and from the program itself.
 
     python docs/build.py           write them
     python docs/build.py --check   fail if one is out of date (part of `make check`)
@@ -57,7 +57,7 @@ def main() -> int:
 
 def documents() -> list[Path]:
     """Every document that may hold blocks."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "experiments").glob("*/README.md"))]
 
 
 def renewed(text: str) -> tuple[str, list[str]]:
@@ -213,6 +213,13 @@ def pretraining_memory(file: str) -> str:
     return table(["vocabulary", "order", *(f"n = {count}" for count in counts)], rows) + "\n\n" + how
 
 
+def experiment(name: str) -> str:
+    """The result of an experiment, by the function ``table`` of its script."""
+    home = f"experiments/{name}"
+    header, rows, how = runpy.run_path(str(ROOT / home / "run.py"))["table"](read(f"{home}/result.json"))
+    return table(header, rows) + "\n\n" + how
+
+
 def usage(verb: str) -> str:
     """The help text of a verb, or of the whole program."""
     from headstart.cli.app import run
@@ -296,6 +303,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "native": native,
     "curve": curve,
     "pretraining_memory": pretraining_memory,
+    "experiment": experiment,
     "usage": usage,
     "defaults": defaults,
     "source": source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -12,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from headstart.cli.app import run as command
@@ -155,17 +155,17 @@ def test_a_run_goes_on_only_as_it_began(tmp_path: Path, text: Path, monkeypatch:
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     out = tmp_path / "model"
-    with monkeypatch.context() as patched, pytest.raises(TrainingError, match=r"cannot be written .*No space left"):
-        patched.setattr("headstart.pretrain.folder.save_file", full)
+    with monkeypatch.context() as patched, pytest.raises(TrainingError, match=r"model cannot be written .*No space left"):
+        patched.setattr("headstart.pretrain.folder.save_heads", full)
         pretrain(text, out, **TINY)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.work", "text.txt"]
     assert pretrain(text, out, **TINY).progress.step == 8  # from the checkpoint of the last step
-    with monkeypatch.context() as patched, pytest.raises(TrainingError, match=r"checkpoint.safetensors cannot be written"):
-        patched.setattr("headstart.train.checkpoint.save_file", full)
+    with monkeypatch.context() as patched, pytest.raises(TrainingError, match=r"checkpoint\.safetensors cannot be .*No space"):
+        patched.setattr(Path, "write_bytes", full)
         pretrain(text, tmp_path / "other", **TINY)
     assert not list((tmp_path / "other.work").iterdir())
 

@@ -11,19 +11,17 @@ It appears at once when it is complete.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from headstart.errors import RequestError, TrainingError
+from headstart.folders import new_folder
 from headstart.heads.base import HEADS_FOLDER, Acceptance, BaseIdentity, HeadsCard, save_heads
 from headstart.heads.future import FutureHeads
 from headstart.pretrain.model import FutureModel
@@ -50,29 +48,19 @@ def save_model(
     folder: Path, model: FutureModel, tokenizer: TextTokenizer, acceptance: Acceptance | None, record: Mapping[str, Any]
 ) -> None:
     """Write the folder, complete or not at all; one that stands there already is replaced. TrainingError if that fails."""
-    new, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{suffix}") for suffix in ("new", "old"))
     try:
-        new.mkdir(parents=True)
-        tensors = {name: values.cpu().contiguous() for name, values in model.base_tensors().items()}
-        save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
-        _write(new / "config.json", _config(model.sizes, tokenizer))
-        tokenizer.backend.save(str(new / "tokenizer.json"))
-        _write(new / "tokenizer_config.json", {"eos_token": tokenizer.end, "tokenizer_class": "PreTrainedTokenizerFast"})
-        _save_heads(new, folder.name, model, acceptance, record)
-        _write(new / RECORD, {"format": _FORMAT, "version": _VERSION, **record})
-        if folder.exists():
-            folder.rename(old)
-        new.rename(folder)
-    except (OSError, SafetensorError) as error:
-        if old.exists() and not folder.exists():
-            old.rename(folder)
-        reason = getattr(error, "strerror", None) or error
+        with new_folder(folder) as new:
+            tensors = {name: values.cpu().contiguous() for name, values in model.base_tensors().items()}
+            (new / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
+            _write(new / "config.json", _config(model.sizes, tokenizer))
+            (new / "tokenizer.json").write_text(tokenizer.backend.to_str(), encoding="utf-8")
+            _write(new / "tokenizer_config.json", {"eos_token": tokenizer.end, "tokenizer_class": "PreTrainedTokenizerFast"})
+            _save_heads(new, folder.name, model, acceptance, record)
+            _write(new / RECORD, {"format": _FORMAT, "version": _VERSION, **record})
+    except OSError as error:
         raise TrainingError(
-            f"{folder} cannot be written ({reason}); the checkpoint is kept, so make room and resume"
+            f"{folder} cannot be written ({error.strerror}); the checkpoint is kept, so make room and resume"
         ) from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _save_heads(new: Path, name: str, model: FutureModel, acceptance: Acceptance | None, record: Mapping[str, Any]) -> None:

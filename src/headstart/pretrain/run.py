@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from headstart.errors import RequestError, TrainingError, require
+from headstart.folders import recover, write_whole
 from headstart.heads.base import Acceptance
 from headstart.pretrain.folder import check_folder, is_finished, save_model
 from headstart.pretrain.model import FutureModel
@@ -87,12 +88,18 @@ def pretrain(
     require(settings is None or isinstance(settings, PretrainSettings), "settings", settings, "a PretrainSettings")
     chosen = PretrainSettings.of(**options) if settings is None else settings.changed(**options)
     folder = Path(out).absolute()
+    recover(folder)
     check_folder(folder)
     if resume and is_finished(folder):
         raise RequestError(
             f"{out} holds the model of a finished run; give another folder, or replace it with resume=False (--no-resume)"
         )
-    return _Run(files, folder, chosen, report).go(resume)
+    try:
+        return _Run(files, folder, chosen, report).go(resume)
+    except BrokenPipeError:
+        raise  # of whoever reads the reports
+    except OSError as error:
+        raise TrainingError(f"{error.filename or folder} cannot be read or written: {error.strerror or error}") from error
 
 
 class _Run:
@@ -200,13 +207,8 @@ class _Run:
 
 
 def _keep(tokenizer: TextTokenizer, path: Path) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(tokenizer.backend.to_str(), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise TrainingError(f"{path} cannot be written: {error.strerror}") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, tokenizer.backend.to_str().encode())
 
 
 def _describe(sizes: ModelSizes, stream: TokenStream) -> str:
