@@ -152,7 +152,6 @@ def proposer_of(heads: Heads, target: Target, growth: str | None = None) -> Prop
     """The proposer that drafts with these heads on this target."""
     from headstart.proposers.hydra import HydraProposer
     from headstart.proposers.medusa import MedusaProposer
-    from headstart.proposers.mtp import MtpProposer
 
     made: Any = heads
     bound = made.bind(target.operations, target.base_weights())
