@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headstart.errors import DataError, HeadsError, HeadstartError, ModelError, RequestError, TrainingError
     from headstart.llm import LLM, Answer, Step, load
     from headstart.measure import measure
+    from headstart.pretrain import pretrain
     from headstart.sampling import Sampling
     from headstart.stats import Stats
     from headstart.train import train
@@ -36,6 +37,7 @@ __all__ = [
     "check",
     "load",
     "measure",
+    "pretrain",
     "train",
 ]
 
@@ -44,6 +46,7 @@ _HOMES = {
     "errors": ("DataError", "HeadsError", "HeadstartError", "ModelError", "RequestError", "TrainingError"),
     "llm": ("LLM", "Answer", "Step", "load"),
     "measure": ("measure",),
+    "pretrain": ("pretrain",),
     "sampling": ("Sampling",),
     "stats": ("Stats",),
     "train": ("train",),
