@@ -22,8 +22,8 @@ from headstart.errors import DataError, RequestError
 from headstart.llm import LLM
 from headstart.measure import measure, prompt_set
 from headstart.measure.configurations import Output
-from headstart.measure.cost import cost, per_million, utilisation
-from headstart.measure.intervals import percentiles, ratio_interval
+from headstart.measure.cost import cost, utilisation
+from headstart.measure.intervals import Rate, interval, percentiles
 from headstart.measure.prompts import BUILT_IN, parse
 from headstart.measure.quality import distance, from_original, perplexity
 from headstart.measure.record import read_record
@@ -159,21 +159,21 @@ def test_percentiles_are_interpolated() -> None:
 def test_a_common_factor_is_certain_and_a_swap_inverts(pairs: list[tuple[int, float]], factor: float) -> None:
     tokens, seconds = [float(n) for n, _ in pairs], [s for _, s in pairs]
     faster = [s / factor for s in seconds]
-    found = ratio_interval(tokens, faster, tokens, seconds)
+    found = interval([Rate(tokens, faster)], [Rate(tokens, seconds)])
     assert found is not None
     assert found.value == pytest.approx(factor)
     assert [found.low, found.high] == pytest.approx([factor, factor])
-    same = ratio_interval(tokens, seconds, tokens, seconds)
+    same = interval([Rate(tokens, seconds)], [Rate(tokens, seconds)])
     assert same is not None and same.is_noise
 
 
 def test_prompts_that_contradict_each_other_are_noise_and_a_single_one_tells_nothing() -> None:
     tokens = [100.0] * 8
-    noise = ratio_interval(tokens, [1.0, 2.0] * 4, tokens, [2.0, 1.0] * 4)
+    noise = interval([Rate(tokens, [1.0, 2.0] * 4)], [Rate(tokens, [2.0, 1.0] * 4)])
     assert noise is not None and noise.is_noise and noise.value == 1.0
-    one = ratio_interval([10.0], [1.0], [10.0], [2.0])
+    one = interval([Rate([10.0], [1.0])], [Rate([10.0], [2.0])])
     assert one is not None and one.value == 2.0 and one.is_noise
-    assert ratio_interval([1.0], [0.0], [1.0], [0.0]) is None
+    assert interval([Rate([1.0], [0.0])], [Rate([1.0], [0.0])]) is None
 
 
 # cost
@@ -183,7 +183,6 @@ def test_the_cost_of_tokens() -> None:
     assert cost(200, 4.0, 3.6) == {"device_seconds_per_token": 0.02, "per_million_tokens": pytest.approx(20.0)}
     assert cost(200, 4.0, None)["per_million_tokens"] is None
     assert cost(0, 4.0, 1.0) == {"device_seconds_per_token": None, "per_million_tokens": None}
-    assert per_million(1.0, 3600.0) == pytest.approx(1e6)
 
 
 def test_utilisation_is_the_limit_over_the_clock() -> None:

@@ -26,6 +26,7 @@ VERBS = {
     "train": "Train heads that guess for a model.",
     "pretrain": "Pretrain a small model that predicts several tokens at once.",
     "measure": "Measure proposers against plain decoding.",
+    "plan": "Say whether speculation pays, measured or calculated.",
     "check": "Prove that speculation changes nothing.",
 }
 

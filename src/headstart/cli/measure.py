@@ -13,7 +13,6 @@ from headstart.cli.options import (
     EngineFlags,
     Explain,
     JsonFile,
-    ModelName,
     ProposerFlags,
     Proposers,
     flags_of,
@@ -42,7 +41,7 @@ SamplingOptions = Annotated[SamplingFlags | None, Parameter(name="*")]
 
 
 def measure(
-    model: ModelName,
+    model: Annotated[str | None, Parameter(help="a Hugging Face folder, a GGUF file, a hub id, or smollm2")] = None,
     /,
     *,
     prompts: Annotated[
@@ -56,19 +55,60 @@ def measure(
     explain: Explain = False,
     json: JsonFile = None,
     csv: Annotated[str | None, Parameter(help="write the figures of each configuration to a CSV file")] = None,
+    html: Annotated[str | None, Parameter(help="write the results as one self-contained page")] = None,
+    record: Annotated[str | None, Parameter(help="show a record that was written before, and measure nothing")] = None,
+    compare: Annotated[
+        tuple[str, str] | None, Parameter(negative=(), help="two records, B over A; ends with 1 if B is worse beyond noise")
+    ] = None,
     settings: MeasureOptions = None,
     engine: Engine = None,
     proposers: Proposers = None,
     sampling: SamplingOptions = None,
 ) -> None:
     """Measure speed, acceptance, overhead, cost and losslessness of proposers against plain decoding."""
-    from headstart.cli.terminal import STDOUT, check_json, progress, write_json
+    from headstart.cli import records
+    from headstart.cli.terminal import check_json
+
+    for target in (json, csv, html):
+        check_json(target)
+    others: dict[str, Any] = {"a model": model, "--prompts": prompts, "--proposer": proposer, "--original": original}
+    others |= {
+        "--explain": explain,
+        "a setting": settings,
+        "--nodes or heads": proposers,
+        "an engine": engine,
+        "sampling": sampling,
+    }
+    if compare is not None:
+        records.refuse_others("compare", others | {"--record": record, "--csv": csv, "--html": html})
+        records.compare(compare, json)
+        return
+    if record is not None:
+        records.refuse_others("record", others)
+        report = records.saved(record)
+    elif model is None:
+        raise RequestError("name a model to measure, such as smollm2; or saved records, with --record or --compare")
+    else:
+        report = _measure(model, prompts, proposer, original, explain, settings, engine, proposers, sampling)
+    _write(report, explain, json, csv, html)
+
+
+def _measure(
+    model: str,
+    prompts: str | None,
+    proposer: str | None,
+    original: str | None,
+    explain: bool,
+    settings: MeasureFlags | None,
+    engine: EngineFlags | None,
+    proposers: ProposerFlags | None,
+    sampling: SamplingFlags | None,
+) -> Report:
+    from headstart.cli.terminal import progress
     from headstart.measure import bench
     from headstart.measure.prompts import prompt_set
     from headstart.proposers.choose import AUTO
 
-    for target in (json, csv):
-        check_json(target)
     names = tuple(name.strip() for name in proposer.split(",")) if proposer is not None else ()
     if explain and names and AUTO not in names:
         raise RequestError("--explain has no effect without proposer auto; add it to the proposers")
@@ -77,7 +117,7 @@ def measure(
     read = prompt_set(prompts, chosen.limit, chosen.categories)  # before the model, which takes longer to load
     llms = _open(model, engine, "none" if names else None)
     with progress("measuring") as update:
-        report = bench.measure(
+        return bench.measure(
             llms,
             read,
             chosen,
@@ -87,6 +127,11 @@ def measure(
             original=None if original is None else open_model(original, None, "none", None),
             progress=update,
         )
+
+
+def _write(report: Report, explain: bool, json: str | None, csv: str | None, html: str | None) -> None:
+    from headstart.cli.terminal import STDOUT, write_json
+
     if explain:
         _explain(report)
     if json != STDOUT:
@@ -95,6 +140,8 @@ def measure(
         write_json(json, report.record)
     if csv is not None:
         report.save_csv(csv)
+    if html is not None:
+        report.save_html(html)
 
 
 def _open(model: str, engine: EngineFlags | None, proposer: str | None) -> list[LLM]:

@@ -85,7 +85,7 @@ def flags_of(
         parameter = Parameter(
             help=text + ("; several with commas" if entry.name in with_commas else ""),
             negative=None if default is True else (),
-            show_default=shown and not optional,
+            show_default=_joined if isinstance(default, tuple) and default else shown and not optional,
             converter=converter,
             allow_leading_hyphen=hints[entry.name] == tuple[str, ...] and entry.name not in with_commas,
         )
@@ -93,6 +93,10 @@ def flags_of(
     flags = make_dataclass(f"{source.__name__}Flags", made, frozen=True)
     flags.__module__ = __name__  # cyclopts takes classes of the standard library's modules for plain values
     return flags
+
+
+def _joined(values: tuple[object, ...]) -> str:
+    return ",".join(map(str, values))
 
 
 def given(flags: Any) -> dict[str, Any]:

@@ -12,16 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headstart.plan.economics import per_million
 from headstart.target.base import ModelSize
 from headstart.target.limits import Limits
 from headstart.timings import Timings
-
-_HOUR, _MILLION = 3600.0, 1e6
-
-
-def per_million(device_seconds: float, price: float) -> float:
-    """Currency for a million tokens, of device-seconds a token and the price of a device-hour."""
-    return _MILLION * device_seconds * price / _HOUR
 
 
 def cost(num_tokens: int, seconds: float, price: float | None) -> dict[str, float | None]:

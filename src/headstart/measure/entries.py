@@ -14,7 +14,7 @@ from typing import Any
 from headstart.accept import EXACT, Rule
 from headstart.lossless import Difference
 from headstart.measure import cost
-from headstart.measure.intervals import percentiles, ratio_interval
+from headstart.measure.intervals import Rate, interval, percentiles
 from headstart.measure.quality import Quality
 from headstart.measure.samples import Sample, num_tokens, pooled, seconds
 from headstart.plan.forecast import Forward, PlainSteps, step_seconds
@@ -117,8 +117,8 @@ def _core(samples: Sequence[Sample], plain: Sequence[Sample]) -> dict[str, Any]:
 
 
 def _interval(samples: Sequence[Sample], plain: Sequence[Sample]) -> list[float] | None:
-    own, base = (([len(s.tokens) for s in part], [s.seconds for s in part]) for part in (samples, plain))
-    found = ratio_interval(*own, *base)
+    own, base = (Rate([len(s.tokens) for s in part], [s.seconds for s in part]) for part in (samples, plain))
+    found = interval([own], [base])
     return None if found is None or len(samples) < 2 else [found.low, found.high]
 
 

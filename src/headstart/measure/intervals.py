@@ -1,8 +1,8 @@
-"""Spread and chance: percentiles, and intervals of a ratio of times by the bootstrap.
+"""Spread and chance: percentiles, and intervals of ratios by the bootstrap.
 
-Prompts differ far more than repetitions do, so what is resampled are the prompts (Efron 1979, "Bootstrap methods: another
-look at the jackknife"), and both sides of a ratio keep their common prompts (a paired bootstrap). The seed is fixed: the
-same record gives the same interval.
+Prompts differ far more than repetitions do, so what is resampled are the prompts (Efron 1979, "Bootstrap methods: another look
+at the jackknife"), and all parts of a ratio keep their common prompts (a paired bootstrap). The seed is fixed: the same record
+gives the same interval. What happens to a whole run, such as a machine that is slower today, is not in it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,14 @@ class Interval:
         return self.low <= 1.0 <= self.high
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A sum over a sum, such as tokens over seconds; entry i of both belongs to prompt i."""
+
+    over: Sequence[float]
+    under: Sequence[float]
+
+
 def percentiles(values: Sequence[float]) -> dict[str, float] | None:
     """Median, p10 and p90, interpolated; None if there is nothing."""
     if not values:
@@ -40,26 +48,26 @@ def percentiles(values: Sequence[float]) -> dict[str, float] | None:
     return {"median": middle, "p10": low, "p90": high}
 
 
-def ratio_interval(
-    tokens: Sequence[float], seconds: Sequence[float], base_tokens: Sequence[float], base_seconds: Sequence[float]
-) -> Interval | None:
-    """How many times as many tokens a second as the base; entry i of each belongs to prompt i. None: nothing to divide by."""
-    table = np.array([tokens, seconds, base_tokens, base_seconds], dtype=np.float64)
-    value = _ratio(table.sum(axis=1, keepdims=True))
+def interval(over: Sequence[Rate], under: Sequence[Rate]) -> Interval | None:
+    """The product of some rates over that of others, all of the same prompts. None: there is nothing to divide by."""
+    table = np.array(
+        [[rate.over, rate.under] for rate in over] + [[rate.under, rate.over] for rate in under], dtype=np.float64
+    )  # [rates, 2, prompts]
+    value = _product(table.sum(axis=2, keepdims=True))
     if not np.isfinite(value).all():
         return None
-    count = table.shape[1]
+    count = table.shape[2]
     if count < 2:
         return Interval(float(value[0]), 0.0, float("inf"))
     chosen = np.random.default_rng(_SEED).integers(0, count, (_RESAMPLES, count))
-    ratios = _ratio(table[:, chosen].sum(axis=2))
+    ratios = _product(table[:, :, chosen].sum(axis=3))
     tail = 100 * (1 - LEVEL) / 2
     low, high = np.percentile(ratios[np.isfinite(ratios)], [tail, 100 - tail]).tolist()
     return Interval(float(value[0]), low, high)
 
 
-def _ratio(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Tokens a second over those of the base, of sums [4, n]."""
+def _product(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of quotients [rates, 2, n]: [n]."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio: NDArray[np.float64] = (sums[0] / sums[1]) / (sums[2] / sums[3])
-    return ratio
+        product: NDArray[np.float64] = np.prod(sums[:, 0] / sums[:, 1], axis=0)
+    return product

@@ -40,6 +40,12 @@ class Report:
         """Write the record as JSON, under a temporary name first."""
         save_json(path, self.record)
 
+    def save_html(self, path: str | Path) -> None:
+        """Write the record as one self-contained page."""
+        from headstart.measure.page.page import page
+
+        save_text(path, page(self.record))
+
     def save_csv(self, path: str | Path) -> None:
         """Write the figures of each configuration as a line of a CSV file; lists and answers are left to the JSON."""
         save_text(path, as_csv(self.record))
