@@ -160,6 +160,31 @@ def accepting(file: str) -> str:
     return table(header, rows) + "\n\n" + how
 
 
+def batches(file: str) -> str:
+    """Tokens a second of plain decoding and speedups over it, by dtype, sequences in flight and temperature."""
+    record = read(file)
+    points = list(record["points"].values())
+    ways = [name for name in points[0]["ways"] if name != "plain"]
+    several = len({point["dtype"] for point in points}) > 1
+    rows = []
+    for point in points:
+        found = point["ways"]
+        row = [point["dtype"]] if several else []
+        row += [str(point["batch"]), f"{point['temperature']:g}", f"{found['plain']['tokens_per_second']:.0f}"]
+        for name in ways:
+            low, high = found[name]["speedup_interval"]
+            row.append(f"{found[name]['speedup']:.2f} ({low:.2f}–{high:.2f})")
+        rows.append(row)
+    header = [*(["dtype"] if several else []), "in flight", "T", "plain, tokens/s", *(NAMES[name] for name in ways)]
+    machine, prompts, settings = record["machine"], record["prompts"], record["settings"]
+    how = (
+        f"*Speedup over plain decoding of the same batch, prompts included, with 95% intervals over the prompts; SmolLM2-135M,"
+        f" {prompts['number']} prompts of {prompts['name']}, {settings['tokens']} tokens; {machine['cpu']},"
+        f" {machine['cores']} cores, {machine['threads']} threads; {record['date'][:10]}.*"
+    )
+    return table(header, rows) + "\n\n" + how
+
+
 def native(argument: str) -> str:
     """A table about the native engine, by a function of native_tables.py: TABLE:RECORD."""
     name, _, file = argument.partition(":")
@@ -300,6 +325,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "acceptance": acceptance,
     "lossless": lossless,
     "accepting": accepting,
+    "batches": batches,
     "native": native,
     "curve": curve,
     "pretraining_memory": pretraining_memory,

@@ -84,6 +84,26 @@ def test_the_curve_of_a_training_record_becomes_a_table(trained: Path, monkeypat
     assert f"{points[-1]['length']:.3f}" in lines[1 + len(points)]
 
 
+def test_the_table_of_batches_has_a_row_a_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    ways = {
+        "plain": {"tokens_per_second": 113.4, "speedup": 1.0, "speedup_interval": [1.0, 1.0]},
+        "hydra": {"tokens_per_second": 170.1, "speedup": 1.5, "speedup_interval": [1.31, 1.62]},
+    }
+    points = {f"x{batch}": {"dtype": "bfloat16", "batch": batch, "temperature": 0.7, "ways": ways} for batch in (1, 32)}
+    record = {
+        "points": points,
+        "machine": {"cpu": "CPU", "cores": 2, "threads": 2},
+        "prompts": {"number": 32, "name": "p.jsonl"},
+        "settings": {"tokens": 128},
+        "date": "2026-11-30T00:00:00",
+    }
+    (tmp_path / "table.json").write_text(json.dumps(record))
+    lines = build.batches("table.json").splitlines()
+    assert lines[0] == "| in flight | T | plain, tokens/s | `hydra` |"
+    assert lines[2:4] == ["| 1 | 0.7 | 113 | 1.50 (1.31–1.62) |", "| 32 | 0.7 | 113 | 1.50 (1.31–1.62) |"]
+
+
 # Python
 
 

@@ -47,7 +47,7 @@ def llm() -> LLM:
 @pytest.fixture(autouse=True)
 def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose costs are known, so that no test waits for them to be measured."""
-    monkeypatch.setattr(target_costs, "measured", lambda _: Profile((1, 2, 4, 64), (1.0, 1.0, 1.5, 20.0)))
+    monkeypatch.setattr(target_costs, "measured", lambda _, **__: Profile((1, 2, 4, 64), (1.0, 1.0, 1.5, 20.0)))
     monkeypatch.setattr(target_costs, "measured_limits", lambda *_: Limits(1e9, 1e12))
 
 

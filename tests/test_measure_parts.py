@@ -43,7 +43,7 @@ PROFILE = Profile((1, 2, 4, 64), (1.0, 1.0, 1.5, 20.0))
 
 @pytest.fixture(autouse=True)
 def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_costs, "measured", lambda _: PROFILE)
+    monkeypatch.setattr(target_costs, "measured", lambda _, **__: PROFILE)
     monkeypatch.setattr(target_costs, "measured_limits", lambda *_: Limits(1e9, 1e12))
 
 

@@ -35,7 +35,7 @@ PROMPTS = [f"why {word}?" for word in ("so", "now", "you", "it", "then", "here",
 @pytest.fixture(scope="module")
 def record() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(target_costs, "measured", lambda _: Profile((1, 2, 4, 64), (1.0, 1.0, 1.5, 20.0)))
+        patch.setattr(target_costs, "measured", lambda _, **__: Profile((1, 2, 4, 64), (1.0, 1.0, 1.5, 20.0)))
         patch.setattr(target_costs, "measured_limits", lambda *_: Limits(1e9, 1e12))
         tokenizer = chat_tokenizer()
         llm = LLM(random_target(3, tokenizer.vocab_size, memory=1), tokenizer, Guesser("none", None, 0))

@@ -183,7 +183,7 @@ def test_break_even_and_a_better_head_in_words() -> None:
 
 @pytest.fixture
 def llm(monkeypatch: pytest.MonkeyPatch) -> LLM:
-    monkeypatch.setattr(target_costs, "measured", lambda _: Profile((1, 2, 4, 64), (1.0, 1.0, 1.5, 20.0)))
+    monkeypatch.setattr(target_costs, "measured", lambda _, **__: Profile((1, 2, 4, 64), (1.0, 1.0, 1.5, 20.0)))
     monkeypatch.setattr(target_costs, "measured_limits", lambda *_: Limits(1e9, 1e12))
     tokenizer = chat_tokenizer()
     return LLM(random_target(3, tokenizer.vocab_size, memory=1), tokenizer, Guesser("none", None, 0))

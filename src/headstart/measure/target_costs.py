@@ -11,6 +11,8 @@ from headstart.plan.profile import Profile, measured
 from headstart.target.base import SizedTarget, Target
 from headstart.target.limits import Limits, measured_limits
 
+_SECONDS = 1.0  # for T(rows), before and after: more than a load can spend
+
 
 class TargetCosts:
     """T(rows) and the machine's limits, measured beside the runs; the best of before and after counts."""
@@ -19,11 +21,11 @@ class TargetCosts:
         progress(0, 1, f"{target.dtype}: measuring T(rows)")
         self._target = target
         self._limits: Limits | None = measured_limits(target.engine, target.dtype)
-        self._profile: Profile = measured(target)
+        self._profile: Profile = measured(target, seconds=_SECONDS)
 
     def look_again(self) -> None:
         """Measure once more, now that the runs are over."""
-        again, profile = measured_limits(self._target.engine, self._target.dtype), measured(self._target)
+        again, profile = measured_limits(self._target.engine, self._target.dtype), measured(self._target, seconds=_SECONDS)
         if self._limits and again:
             self._limits = Limits(
                 max(self._limits.bytes_per_second, again.bytes_per_second),
