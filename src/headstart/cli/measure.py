@@ -60,6 +60,10 @@ def measure(
     compare: Annotated[
         tuple[str, str] | None, Parameter(negative=(), help="two records, B over A; ends with 1 if B is worse beyond noise")
     ] = None,
+    url: Annotated[
+        str | None,
+        Parameter(help="servers with OpenAI's interface, with commas; the first is what the others are compared with"),
+    ] = None,
     settings: MeasureOptions = None,
     engine: Engine = None,
     proposers: Proposers = None,
@@ -80,11 +84,16 @@ def measure(
         "sampling": sampling,
     }
     if compare is not None:
-        records.refuse_others("compare", others | {"--record": record, "--csv": csv, "--html": html})
+        records.refuse_others("compare", others | {"--record": record, "--url": url, "--csv": csv, "--html": html})
         records.compare(compare, json)
         return
+    if url is not None:
+        idle = {name: value for name, value in others.items() if name not in ("a model", "--prompts", "a setting")}
+        records.refuse_others("url", idle | {"--record": record, "--csv": csv, "--html": html})
+        records.servers(url, model, prompts, MeasureSettings(**(given(settings) if settings else {})), json)
+        return
     if record is not None:
-        records.refuse_others("record", others)
+        records.refuse_others("record", others | {"--url": url})
         report = records.saved(record)
     elif model is None:
         raise RequestError("name a model to measure, such as smollm2; or saved records, with --record or --compare")
