@@ -27,7 +27,8 @@ from headstart.train.base import Base
 
 SETTINGS = TrainSettings(
     base_dtype="float32", states_dtype="float32", batch_rows=40, epochs=1.5, evaluations=3, num_ranks=2, draft_vocab=24,
-    evaluation_rows=60, minutes=0, decoded_prompts=0, held_out=0.2, num_heads=2, learning_rate=1e-2, vocab_sample=6,
+    evaluation_rows=60, minutes=0, decoded_prompts=0, max_copied=1.0,
+    held_out=0.2, num_heads=2, learning_rate=1e-2, vocab_sample=6,
     checkpoint_minutes=0,
 )  # fmt: skip
 JOINT: dict[str, Any] = {

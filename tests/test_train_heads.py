@@ -37,7 +37,8 @@ from headstart.train.trainer import Measured, Tensors, Trainer
 
 SETTINGS = TrainSettings(
     base_dtype="float32", states_dtype="float32", batch_rows=60, epochs=50, evaluations=3, num_ranks=4, draft_vocab=24,
-    evaluation_rows=200, minutes=0, decoded_prompts=0, learning_rate=3e-3, held_out=0.2,
+    evaluation_rows=200, minutes=0, decoded_prompts=0, max_copied=1.0,
+    learning_rate=3e-3, held_out=0.2,
 )  # fmt: skip
 
 

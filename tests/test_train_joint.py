@@ -31,7 +31,8 @@ from test_train_heads import chats, documents, fresh, objective
 
 SETTINGS = TrainSettings(
     base_dtype="float32", states_dtype="float32", batch_rows=60, epochs=4, evaluations=3, num_ranks=4, draft_vocab=24,
-    evaluation_rows=200, minutes=0, decoded_prompts=0, held_out=0.2, num_heads=2, vocab_sample=0,
+    evaluation_rows=200, minutes=0, decoded_prompts=0, max_copied=1.0,
+    held_out=0.2, num_heads=2, vocab_sample=0,
     joint_epochs=4, joint_rows=60, joint_rate=1e-2, lora_rank=4, lora_alpha=4, max_harm=0.5, max_divergence=0.5,
 )  # fmt: skip
 BASE = tiny_base()

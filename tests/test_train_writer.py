@@ -65,7 +65,7 @@ def test_every_kind_opens_with_all_of_its_fields_filled() -> None:
 
 def test_kinds_that_read_wait_for_passages() -> None:
     waiting = {kind.name for kind in KINDS if not can_open(kind, ())}
-    assert waiting == {"summary", "extraction", "reading"}
+    assert waiting == {"summary", "extraction", "reading", "long"}
     rng = random.Random(0)
     assert all("Sentence" not in open_turn(BY_NAME["translation"], rng, ()).text for _ in range(99))
     texts = [open_turn(BY_NAME["reading"], rng, PASSAGES).text for _ in range(50)]
@@ -212,7 +212,7 @@ def test_a_question_is_asked_once() -> None:
 def test_a_model_that_never_ends_a_question_writes_nothing() -> None:
     endless = table_target({(): {7: 5.0, 8: 5.0}}, TOKENIZER.vocab_size)
     made = writer(endless, question_tokens=4)
-    made._kinds = (BY_NAME["chat"],)
+    made._kinds = {"chat": BY_NAME["chat"]}
     made.start(())
     with pytest.raises(DataError, match="no usable text"):
         for part in made.steps():
@@ -256,6 +256,7 @@ def test_the_statistics_of_a_corpus_are_of_its_kinds() -> None:
     ]
     assert statistics(documents) == {
         "documents": 3,
+        "longest_document": 6,
         "documents_by_kind": {"chat": 2, "code": 1},
         "tokens_by_kind": {"chat": 5, "code": 5},
         "share_by_kind": {"chat": 0.5, "code": 0.5},

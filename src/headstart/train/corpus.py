@@ -140,6 +140,7 @@ def statistics(documents: Sequence[Document]) -> dict[str, Any]:
     total = max(tokens.total(), 1)
     return {
         "documents": len(documents),
+        "longest_document": max((len(document.tokens) for document in documents), default=0),
         "documents_by_kind": dict(numbers.most_common()),
         "tokens_by_kind": dict(tokens.most_common()),
         "share_by_kind": {kind: round(number / total, 4) for kind, number in tokens.most_common()},

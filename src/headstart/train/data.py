@@ -5,6 +5,7 @@
     {"turns": ["user's", "assistant's", "user's", "assistant's"]}
     {"text": "..."}
 
+A line may name its ``kind``, by which statistics and acceptance are told apart.
 Heads learn from the assistant's turns only, or from a whole text. Heads that are to guess what *this* model says learn best
 from its own answers (self-distillation, Cai et al. 2024, section 2.3.2); other people's answers work, less well.
 """
@@ -63,17 +64,20 @@ def require_supervised(documents: Sequence[Document], codec: Codec) -> float:
 def _document(record: Any, codec: Codec, end_tokens: frozenset[int], max_tokens: int) -> Document:
     if not isinstance(record, dict):
         raise DataError("expected an object with messages, conversations, turns or text")
+    kind = record.get("kind", "")
+    if not isinstance(kind, str):
+        raise DataError("kind must be a string")
     if "text" in record:
         if not isinstance(record["text"], str):
             raise DataError("text must be a string")
         tokens = codec.encode_whole(record["text"])[:max_tokens]
-        return Document("text", _UNKNOWN_TEMPERATURE, tuple(tokens), ((0, len(tokens)),) if tokens else ())
+        return Document(kind or "text", _UNKNOWN_TEMPERATURE, tuple(tokens), ((0, len(tokens)),) if tokens else ())
     messages = _messages(record)
     if not codec.has_template:
         raise DataError("the model has no chat template; give plain text instead of chats")
     tokens, spans = encode_chat(codec, messages, end_tokens)
     cut = tuple((start, min(stop, max_tokens)) for start, stop in spans if start < max_tokens)
-    return Document("chat", _UNKNOWN_TEMPERATURE, tuple(tokens[:max_tokens]), cut)
+    return Document(kind or "chat", _UNKNOWN_TEMPERATURE, tuple(tokens[:max_tokens]), cut)
 
 
 def _messages(record: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -37,9 +37,11 @@ from headstart.train.checkpoint import Progress, read_about
 from headstart.train.corpus import Corpus, Document, fingerprint_of, held_apart, statistics, write_json
 from headstart.train.data import read_jsonl, require_supervised
 from headstart.train.decoded import IN_TRAINING_NODES, HeldOutPrompts
+from headstart.train.duplicates import without_copies
 from headstart.train.filling import fill
 from headstart.train.forms import FORMS, Form, form_of, refuse_other_form
 from headstart.train.losses import Objective
+from headstart.train.mixture import kinds_of
 from headstart.train.record import provenance
 from headstart.train.result import Event, Report, TrainResult
 from headstart.train.settings import TrainSettings
@@ -57,6 +59,8 @@ _MAY_DIFFER = (
     "writer_batch",
     "answer_tokens",
     "joint_share",
+    "kinds",
+    "mixture",
 )
 
 
@@ -209,7 +213,7 @@ class FrozenRun:
         """What is learned from: the user's data, or a corpus of the model's own, which grows first if it may."""
         settings = self.settings
         if data is not None:
-            return read_jsonl(Path(data), base.codec, base.end_tokens, base.target.context_limit)
+            return self._read(base, Path(data))
         folder = Corpus(
             Path(corpus) if corpus else self.work / "corpus",
             base.identity.fingerprint,
@@ -218,6 +222,18 @@ class FrozenRun:
         if folder.is_torn:
             self.report(Event("write", f"the last line of {folder.folder} was cut in the middle; it is left out"))
         return self._written(base, folder) if may_write else folder.read()
+
+    def _read(self, base: Base, data: Path) -> list[Document]:
+        for name in ("kinds", "mixture"):
+            if getattr(self.settings, name):
+                raise RequestError(f"{name} has no effect with data: it is about what the model writes itself")
+        documents = read_jsonl(data, base.codec, base.end_tokens, base.target.context_limit)
+        kept = without_copies(documents, self.settings.max_copied)
+        if len(kept) < len(documents):
+            self.report(
+                Event("capture", f"{len(documents) - len(kept)} of {len(documents)} documents are copies, and left out")
+            )
+        return kept
 
     def _written(self, base: Base, folder: Corpus) -> list[Document]:
         settings = self.settings
@@ -228,7 +244,12 @@ class FrozenRun:
             answer_tokens=settings.answer_tokens,
             question_tokens=settings.question_tokens,
             seed=settings.seed,
+            kinds=kinds_of(settings.kinds, settings.mixture),
         )
+        if (settings.kinds or settings.mixture) and not base.codec.has_template:
+            raise RequestError(
+                "kinds and mixture have no effect with this model: without a chat template it goes on from nothing"
+            )
         deadline = self._deadline(settings.corpus_share)
         self.report(Event("write", f"the {base.target.engine} engine writes, in {base.target.dtype}"))
 

@@ -16,6 +16,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headstart.errors import DataError
 from headstart.train.sentences import french, german_text, spanish
 
 
@@ -35,6 +36,9 @@ class Kind:
     follow_ups: float = 0.35  # probability of a further turn
     answer_factor: float = 1.0  # longest answer over that of other kinds
     gives_passages: bool = False  # whether its long answers are read in later conversations
+    continuations: tuple[str, ...] = ()  # beginnings of a further turn; empty: those that are built in, in English
+    num_documents: tuple[int, int] = (2, 4)  # that {documents} stands for
+    document_words: tuple[int, int] = (50, 130)  # of each of them
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -238,6 +242,19 @@ KINDS = (
         ),
         follow_ups=0.7,
     ),
+    Kind(
+        "long",
+        0.03,
+        requests=(
+            "{documents}\n\nSummarize all of the texts above.",
+            "Read these documents.\n\n{documents}\n\nWhat do they have in common?",
+            "{documents}\n\nWrite one sentence about each of the documents above.",
+            "{documents}\n\nWhich of these texts is the most useful, and why?",
+        ),
+        follow_ups=0.5,
+        num_documents=(8, 14),
+        document_words=(120, 400),
+    ),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -248,7 +265,6 @@ FOLLOW_UPS_ON_PASSAGES = _words("Question:|What|Who|Why|How|Where|When|According
 
 _FIELDS_OF_PASSAGES = frozenset(("sentence", "passage", "documents"))
 _PASSAGE_WORDS = (150, 420)
-_DOCUMENT_WORDS = (50, 130)
 _NUMBERINGS = ("[{}] ", "Document {}: ", "Passage {}: ", "({}) ", "Source {}:\n")
 
 
@@ -270,12 +286,13 @@ def open_turn(kind: Kind, rng: random.Random, passages: Sequence[str]) -> Turn:
     openings, requests = ([text for text in texts if passages or not _reads(text)] for texts in (kind.openings, kind.requests))
     is_whole = not openings or (bool(requests) and rng.random() < kind.requests_share)
     text = rng.choice(requests if is_whole else openings)
-    return Turn(text.format(**{name: _filled(name, rng, passages) for name in _fields(text)}), is_whole)
+    return Turn(text.format(**{name: _filled(name, kind, rng, passages) for name in fields_of(text)}), is_whole)
 
 
 def follow_up(kind: Kind, rng: random.Random) -> str:
     """The beginning of a further turn of the user."""
-    return rng.choice(FOLLOW_UPS_ON_PASSAGES if any(map(_reads, kind.openings)) else FOLLOW_UPS)
+    built_in = FOLLOW_UPS_ON_PASSAGES if any(map(_reads, kind.openings)) else FOLLOW_UPS
+    return rng.choice(kind.continuations or built_in)
 
 
 def excerpt(passage: str, rng: random.Random, shortest: int, longest: int) -> str:
@@ -286,19 +303,28 @@ def excerpt(passage: str, rng: random.Random, shortest: int, longest: int) -> st
     return text[: end + 1] if end > len(text) // 2 else text
 
 
-def _fields(text: str) -> list[str]:
-    return [name for _, name, _, _ in string.Formatter().parse(text) if name]
+def fields_of(text: str) -> list[str]:
+    """The fields in a text; DataError for one that there is not."""
+    try:
+        names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+    except ValueError as error:
+        raise DataError(f"{text!r} is no text with fields ({error}); a brace itself is written twice") from None
+    for name in names:
+        if name not in _FIELDS_OF_PASSAGES and name not in _MADE:
+            known = ", ".join(sorted([*_FIELDS_OF_PASSAGES, *_MADE]))
+            raise DataError(f"{text!r} has the field {name!r}; known are {known}, and a brace itself is written twice")
+    return names
 
 
 def _reads(text: str) -> bool:
-    return not _FIELDS_OF_PASSAGES.isdisjoint(_fields(text))
+    return not _FIELDS_OF_PASSAGES.isdisjoint(fields_of(text))
 
 
-def _filled(name: str, rng: random.Random, passages: Sequence[str]) -> str:
+def _filled(name: str, kind: Kind, rng: random.Random, passages: Sequence[str]) -> str:
     if name in _MADE:
         return _MADE[name](rng)
     if name == "documents":
-        return _documents(rng, passages)
+        return _documents(kind, rng, passages)
     passage = rng.choice(passages)
     return excerpt(passage, rng, *_PASSAGE_WORDS) if name == "passage" else _sentence(passage, rng)
 
@@ -311,8 +337,8 @@ def _sentence(passage: str, rng: random.Random) -> str:
     return f"{rng.choice(sentences).rstrip('.')}." if sentences else excerpt(passage, rng, 8, 30)
 
 
-def _documents(rng: random.Random, passages: Sequence[str]) -> str:
-    """Two to four numbered excerpts."""
-    numbering, number = rng.choice(_NUMBERINGS), rng.randint(2, 4)
-    chosen = [excerpt(rng.choice(passages), rng, *_DOCUMENT_WORDS) for _ in range(number)]
+def _documents(kind: Kind, rng: random.Random, passages: Sequence[str]) -> str:
+    """Numbered excerpts."""
+    numbering, number = rng.choice(_NUMBERINGS), rng.randint(*kind.num_documents)
+    chosen = [excerpt(rng.choice(passages), rng, *kind.document_words) for _ in range(number)]
     return "\n\n".join(numbering.format(i) + text for i, text in enumerate(chosen, start=1))

@@ -31,6 +31,9 @@ class TrainSettings:
     writer_dtype: str = "auto"  # of the native engine while it writes and is captured, as load takes it
     answer_tokens: int = 260  # longest answer written
     question_tokens: int = 110  # a user's turn that has not ended by then is thrown away
+    kinds: str = ""  # JSON file of the kinds of conversation to write, in place of those that are built in
+    mixture: str = ""  # of which kinds, and their shares: code=2,chat=1; empty: all of them
+    max_copied: float = 0.9  # of data: share of a document that may stand in earlier ones, or it is left out; 1: keep all
     held_out: float = 0.05  # share of documents kept for measuring acceptance
     # the heads
     num_heads: int | None = None  # None: as many as the kind of heads likes (medusa 3, hydra 4)
@@ -87,7 +90,7 @@ class TrainSettings:
         for name in _NOT_NEGATIVE:
             value = getattr(self, name)
             _require(math.isfinite(value) and value >= 0, self, name, "0 or more")
-        for name in ("corpus_share", "capture_share", "held_out", "warmup", "soft_weight", "joint_share"):
+        for name in ("corpus_share", "capture_share", "held_out", "warmup", "soft_weight", "joint_share", "max_copied"):
             _require(0 <= getattr(self, name) <= 1, self, name, "between 0 and 1")
         _require(isinstance(self.seed, int) and 0 <= self.seed < 2**32, self, "seed", "a whole number from 0 to below 2**32")
         for name in ("learning_rate", "epochs", "head_decay", "joint_epochs", "joint_rate", "base_rate", "lora_alpha"):

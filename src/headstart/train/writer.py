@@ -28,7 +28,7 @@ from headstart.errors import DataError
 from headstart.target.base import Feed, Slot, Target
 from headstart.train.corpus import SECOND, Document, Span
 from headstart.train.generation import Order, Scribe, Text, loops, repeated_share
-from headstart.train.kinds import BY_NAME, KINDS, Kind, can_open, follow_up, open_turn
+from headstart.train.kinds import KINDS, Kind, can_open, follow_up, open_turn
 from headstart.train.shares import Attempt, Shares
 from headstart.train.template import Codec, Turns
 from headstart.tree import Tree
@@ -91,12 +91,16 @@ class Writer:
         answer_tokens: int,
         question_tokens: int,
         seed: int,
+        kinds: Sequence[Kind] = KINDS,
     ) -> None:
-        """``batch``: conversations in flight; the longest answer and the longest user's turn in tokens."""
+        """``batch``: conversations in flight; the longest answer and the longest user's turn in tokens.
+
+        ``kinds`` of conversation; a model without a chat template knows but one.
+        """
         self._target, self._codec, self._batch, self._seed = target, codec, batch, seed
         self._answer, self._question = answer_tokens, question_tokens
         self._turns = Turns.of(codec) if codec.has_template else None
-        self._kinds = KINDS if self._turns else (_TEXT,)
+        self._kinds = {kind.name: kind for kind in (kinds if self._turns else (_TEXT,))}
         self._scribe = Scribe(target)
         self._talks: dict[int, _Talk] = {}  # by the order of its next turn
         self.start(())
@@ -104,7 +108,7 @@ class Writer:
     def start(self, written: Sequence[Document]) -> None:
         """Go on behind documents that were written before."""
         self._rng = random.Random(self._seed * 1_000_003 + len(written))
-        self._shares = Shares({kind.name: kind.share for kind in self._kinds})
+        self._shares = Shares({kind.name: kind.share for kind in self._kinds.values()})
         self._passages: deque[str] = deque(maxlen=_PASSAGES_KEPT)
         self._asked: set[int] = set()
         self._num_tokens = self._num_looping = 0
@@ -193,12 +197,12 @@ class Writer:
     def _fresh(self, root: Slot) -> tuple[_Talk, list[_Talk]]:
         """A new conversation, and what is to be written of it: its question, or both answers to a whole request."""
         passages = self._passages if len(self._passages) >= _ENOUGH_PASSAGES else ()
-        attempt = self._shares.begin([kind.name for kind in self._kinds if can_open(kind, passages)])
+        attempt = self._shares.begin([kind.name for kind in self._kinds.values() if can_open(kind, passages)])
         if self._turns is None:
             temperature = self._rng.choice((0.0, *_WARM))
             talk = _Talk(_TEXT, attempt, self._target.fork(root), self._start_of_text(), False, temperature)
             return talk, [talk]
-        kind = BY_NAME[attempt.kind]
+        kind = self._kinds[attempt.kind]
         turn = open_turn(kind, self._rng, passages)
         tokens = (*self._turns.opening, *self._codec.encode(turn.text))
         talk = _Talk(kind, attempt, self._target.fork(root), tokens, is_asking=not turn.is_whole)
@@ -277,7 +281,7 @@ class Writer:
         self._num_tokens += document.num_supervised
         for start, stop in document.supervised:
             self._num_looping += (stop - start) * loops(document.tokens[start:stop])
-        kind = BY_NAME.get(_kind_of(document))
+        kind = self._kinds.get(_kind_of(document))
         if kind is None or not kind.gives_passages or not document.supervised:
             return
         start, stop = document.supervised[0]
