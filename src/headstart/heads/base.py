@@ -27,6 +27,7 @@ from safetensors.numpy import load_file, save
 
 from headstart.errors import HeadsError
 from headstart.folders import new_folder
+from headstart.heads.reliability import Reliability
 from headstart.tree import Path, optimal_paths
 
 FORMAT, VERSION = "headstart-heads", 1
@@ -96,6 +97,7 @@ class Acceptance:
     accuracies: tuple[tuple[float, ...], ...]  # [K][R], by which static trees are built
     by_position: tuple[float, ...] = ()  # accepted share of the first guesses, by depth
     predicted_length: Mapping[int, float] = field(default_factory=dict)  # rows of a step -> L
+    reliability: Reliability | None = None  # of the estimates, by depth; None: not measured
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Acceptance:
@@ -104,13 +106,15 @@ class Acceptance:
             tuple(tuple(float(a) for a in ranks) for ranks in record["accuracies"]),
             tuple(float(a) for a in record["by_position"]),
             {int(rows): float(length) for rows, length in record["predicted_length"].items()},
+            Reliability.from_record(record["reliability"]) if record.get("reliability") else None,
         )
 
     def fits(self, num_heads: int) -> bool:
         """Whether there is one row a head, all equally long, of shares."""
         widths = {len(ranks) for ranks in self.accuracies}
         shares = all(0 <= share <= 1 for ranks in self.accuracies for share in ranks)
-        return len(self.accuracies) == num_heads and len(widths) == 1 and 0 not in widths and shares
+        judged = self.reliability is None or len(self.reliability.expected) == num_heads
+        return len(self.accuracies) == num_heads and len(widths) == 1 and 0 not in widths and shares and judged
 
     def array(self) -> NDArray[np.float64]:
         """``accuracies`` as [K, R]."""

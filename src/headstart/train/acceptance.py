@@ -27,6 +27,7 @@ from torch import Tensor
 
 from headstart.errors import DataError
 from headstart.heads.base import Acceptance
+from headstart.heads.reliability import EDGES, Reliability
 from headstart.train.capture import States
 from headstart.train.corpus import SECOND, Document
 from headstart.train.forms import Form
@@ -105,8 +106,12 @@ def measure_ranks(
     states: States,
     documents: Sequence[int],
     num_ranks: int,
+    counter: ReliabilityCounter | None = None,
 ) -> Ranks:
-    """Ranks at every place of these documents; DataError if none of their texts is long enough for the last head."""
+    """Ranks at every place of these documents; DataError if none of their texts is long enough for the last head.
+
+    ``counter`` hears of every guess behind right ones.
+    """
     num_ranks = min(num_ranks, form.config.num_outputs)
     outputs = form.outputs(tensors, base.output)
     found = [np.full((0, form.config.num_heads), -1, dtype=np.int64)]
@@ -118,8 +123,13 @@ def measure_ranks(
                 for depth, scores in enumerate(form.guessed(tensors, batch, rows, outputs), start=1):
                     known = (batch.remaining[rows] > depth).nonzero()[:, 0]
                     wanted = base.places[batch.picks[known + rows.start + depth]]
-                    right = scores[known].topk(num_ranks, dim=-1).indices == wanted[:, None]
+                    values, guesses = scores[known].float().topk(num_ranks, dim=-1)
+                    right = guesses == wanted[:, None]
                     ranks[known, depth - 1] = torch.where(right.any(-1), right.int().argmax(-1), num_ranks).cpu()
+                    if counter is not None:
+                        chances = (values - scores[known].float().logsumexp(-1, keepdim=True)).exp()
+                        behind = (ranks[known.cpu(), : depth - 1] < num_ranks).all(-1)
+                        counter.add(depth, chances.cpu()[behind].numpy(), right.cpu()[behind].numpy())
                 found.append(ranks.numpy())
     ranks_of_all = np.concatenate(found)
     if not (ranks_of_all[:, -1] >= 0).any():
@@ -143,9 +153,27 @@ def counted_length(paths: Sequence[Path], ranks: Ranks) -> float:
     return 1.0 + float(np.dot(depths, counts)) / len(whole)
 
 
-def acceptance(ranks: Ranks, num_ranks: int) -> Acceptance:
+class ReliabilityCounter:
+    """Counts guesses by depth and by the size of their estimates."""
+
+    def __init__(self, num_heads: int) -> None:
+        self._counts = np.zeros((3, num_heads, len(EDGES) + 1))
+
+    def add(self, depth: int, estimates: NDArray[np.float32], right: NDArray[np.bool_]) -> None:
+        """Guesses of one depth, any shape, and which of them were right."""
+        places = np.digitize(estimates.ravel(), EDGES)
+        for counts, weights in zip(self._counts[:, depth - 1], (None, right.ravel(), estimates.ravel()), strict=True):
+            counts += np.bincount(places, weights=weights, minlength=len(counts))
+
+    def reliability(self) -> Reliability:
+        """What was counted."""
+        guesses, right, expected = (tuple(tuple(row) for row in table) for table in self._counts.tolist())
+        return Reliability(guesses, right, expected)
+
+
+def acceptance(ranks: Ranks, num_ranks: int, reliability: Reliability | None = None) -> Acceptance:
     """The record of measured ranks."""
     table = accuracies(ranks, num_ranks)
     predicted = {rows: counted_length(optimal_paths(table, rows - 1), ranks) for rows in PREDICTED_ROWS}
     shares = tuple(tuple(float(a) for a in row) for row in table)
-    return Acceptance(shares, tuple(float(a) for a in table[:, 0]), predicted)
+    return Acceptance(shares, tuple(float(a) for a in table[:, 0]), predicted, reliability)

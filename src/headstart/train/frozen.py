@@ -26,6 +26,7 @@ from headstart.target.base import Target
 from headstart.train.acceptance import (
     KindAcceptance,
     Ranks,
+    ReliabilityCounter,
     acceptance,
     acceptance_by_kind,
     measure_ranks,
@@ -145,13 +146,15 @@ class FrozenRun:
         num_ranks = min(self.settings.num_ranks, form.config.num_outputs)
         prompts = prompts_of(base.target, [documents[i] for i in held_out], self.settings)
 
-        def ranks(tensors: Tensors, chosen: Sequence[int]) -> Ranks:
-            return measure_ranks(form, tensors, objective.base, states, chosen, num_ranks)
+        def ranks(tensors: Tensors, chosen: Sequence[int], counter: ReliabilityCounter | None = None) -> Ranks:
+            return measure_ranks(form, tensors, objective.base, states, chosen, num_ranks, counter)
 
         def measured(tensors: Tensors) -> Measured:
             stored = halves(tensors)
             notes = decoded_notes(prompts, form.heads(on_host(stored), None))
-            return Measured(acceptance(ranks(stored, measured_on), num_ranks), notes)
+            counter = ReliabilityCounter(form.config.num_heads)
+            found = ranks(stored, measured_on, counter)
+            return Measured(acceptance(found, num_ranks, counter.reliability()), notes)
 
         def keep(tensors: Tensors, found: Acceptance, progress: Progress) -> None:
             origin = provenance(base, documents, progress, data, self.settings.seed, self.started)

@@ -17,7 +17,7 @@ from torch import Tensor
 from headstart.errors import TrainingError
 from headstart.heads.base import Acceptance, BaseIdentity
 from headstart.target.loading import load_model
-from headstart.train.acceptance import acceptance, measure_ranks
+from headstart.train.acceptance import ReliabilityCounter, acceptance, measure_ranks
 from headstart.train.base import Base, FrozenModel
 from headstart.train.capture import Batch, batch_of, num_rows
 from headstart.train.corpus import Document
@@ -116,8 +116,9 @@ class HeldOut:
         states = _Fixed(self.documents, hidden, torch.cat(picks))
         num_ranks = min(self._settings.num_ranks, form.config.num_outputs)
         numbers = range(len(self.documents))
-        ranks = measure_ranks(form, halves(dict(of_heads)), objective.heads.base, states, numbers, num_ranks)
-        return acceptance(ranks, num_ranks)
+        counter = ReliabilityCounter(form.config.num_heads)
+        ranks = measure_ranks(form, halves(dict(of_heads)), objective.heads.base, states, numbers, num_ranks, counter)
+        return acceptance(ranks, num_ranks, counter.reliability())
 
     def _is_within_bound(self, price: Quality) -> bool:
         settings = self._settings  # a quality that is no number is out of bounds
