@@ -220,6 +220,31 @@ def curve(file: str) -> str:
     return table(header, rows) + "\n\n" + trained_on
 
 
+def joint(file: str) -> str:
+    """What a joint run (Medusa-2) gained and what it cost the base, on held-out text, while it went on."""
+    record = read(file)
+    rows = [
+        [
+            str(point["step"]),
+            str(point["tokens"]),
+            f"{point['length']:.3f}",
+            f"{point['top1']:.3f}",
+            f"{point['perplexity_rise']:+.2%}",
+            f"{point['divergence']:.4f}",
+            f"{point['agreement']:.1%}",
+        ]
+        for point in record["progress"]["curve"]
+    ]
+    header = ["step", "places learned from", "L predicted, 16 rows", "first guess of head 1 right"]
+    header += ["perplexity of the base", "divergence, nats", "greedy agreement"]
+    progress = record["progress"]
+    how = (
+        f"*{progress['step']} of {progress['total_steps']} planned steps, {progress['seconds'] / 60:.0f} minutes of the clock;"
+        f" the best within the bounds is step {progress['best_step']}.*"
+    )
+    return table(header, rows) + "\n\n" + how
+
+
 def pretraining_memory(file: str) -> str:
     """Peak memory of a training step by number of future tokens and size of the vocabulary, in both orders."""
     record = read(file)
@@ -328,6 +353,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "batches": batches,
     "native": native,
     "curve": curve,
+    "joint": joint,
     "pretraining_memory": pretraining_memory,
     "experiment": experiment,
     "usage": usage,

@@ -23,7 +23,7 @@ from headstart.sampling import Sampling
 from headstart.target.loading import load_model
 from headstart.train import Event, TrainResult, TrainSettings, train
 from headstart.train.corpus import Document
-from headstart.train.joint.adapters import Adapters, split
+from headstart.train.joint.adapters import Adapters, split, told_apart
 from headstart.train.joint.objective import JointObjective, Texts, divergence, states_of
 from headstart.train.joint.quality import quality
 from headstart.train.model_folder import RECORD
@@ -232,8 +232,31 @@ def test_a_run_that_harms_the_model_is_marked(model: str, tuned: tuple[Path, Tra
     assert load_heads(tmp_path / "heads").card.provenance["is_within_bound"] is False
 
 
-def test_a_model_that_learned_nothing_is_not_passed_off_as_another(model: str, tuned: Any, tmp_path: Path) -> None:
-    settings = SETTINGS.changed(joint_rate=1e-9, joint_epochs=1)
+def test_a_model_that_learned_little_is_told_apart_all_the_same(model: str, tuned: Any, tmp_path: Path) -> None:
+    settings = SETTINGS.changed(joint_rate=1e-7, joint_epochs=1)
+    result = run(model, tmp_path, init=tuned[0] / "heads.work" / "first", settings=settings)
+    assert result.tuned is not None and result.tuned.quality.divergence < 1e-4
+    old, new = (load_model(name, dtype="float32", engine="hf").target for name in (model, str(tmp_path / "tuned")))
+    assert old.fingerprint != new.fingerprint
+    assert load_heads(tmp_path / "heads", new).config.kind == "medusa"
+
+
+def test_of_a_change_that_rounding_swallows_the_largest_shows() -> None:
+    old = torch.tensor([2.0, -2.0, 0.5, 3.0])
+    change = torch.tensor([1e-4, -3e-4, 0.0, -2e-4])
+    new = told_apart(old, old + change, change)
+    assert new[[0, 2, 3]].equal((old + change)[[0, 2, 3]])
+    assert float(new[1]) == -2.015625, "the next value of bfloat16"
+    assert told_apart(old, old, torch.zeros(4)).equal(old)
+    assert told_apart(old, old + 1, torch.ones(4)).equal(old + 1)
+    assert float(told_apart(old, old, -change)[1]) == -1.9921875
+
+
+def test_a_model_that_cannot_be_told_apart_is_not_passed_off_as_another(
+    model: str, tuned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headstart.train.joint.adapters.told_apart", lambda old, new, change: old)
+    settings = SETTINGS.changed(joint_rate=1e-7, joint_epochs=1)
     with pytest.raises(TrainingError, match="cannot be told apart"):
         run(model, tmp_path, init=tuned[0] / "heads.work" / "first", settings=settings)
     assert not (tmp_path / "tuned").exists() and not list(tmp_path.glob(".tuned*")) and not (tmp_path / "heads").exists()

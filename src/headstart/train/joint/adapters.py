@@ -6,9 +6,10 @@ LoRA (Hu et al. 2022, section 4.1) adds to every linear layer of the decoder a p
 
 so that a fresh adapter changes nothing, and that an adapter which is left away gives the original model back: the teacher of
 Medusa-2 costs no second copy of the weights (Cai et al. 2024, section 2.3.2). The final norm's weight learns beside them, as a
-difference; a model's fingerprint (``target/fingerprint.py``) sees that norm, so the result is told apart from its origin. The
-output matrix stays as it is: it may be tied to the embedding, and heads read its rows. (The paper adapts it as well, and drops
-out a twentieth of an adapter's inputs, which ours does not.)
+difference; a model's fingerprint (``target/fingerprint.py``) sees that norm, so the result is told apart from its origin: where
+rounding to bfloat16 would swallow all of its change, the weight that is nearest to the next value goes there. The output matrix
+stays as it is: it may be tied to the embedding, and heads read its rows. (The paper adapts it as well, and drops out a
+twentieth of an adapter's inputs, which ours does not.)
 
 :meth:`Adapters.merged` puts W + (alpha / r) U D in the place of W: an ordinary model, without adapters.
 
@@ -84,6 +85,7 @@ class Adapters:
         try:
             for parameter, change in places:
                 parameter.data = (parameter.data.float() + change.detach()).to(parameter.dtype)
+            self._norm.weight.data = told_apart(originals[0], self._norm.weight.data, tensors[_NORM].detach())
             yield
         finally:
             for (parameter, _), original in zip(places, originals, strict=True):
@@ -95,6 +97,20 @@ class Adapters:
             return output + self._scale * functional.linear(functional.linear(inputs[0], down.to(dtype)), up.to(dtype))
 
         return hook
+
+
+def told_apart(old: Tensor, new: Tensor, change: Tensor) -> Tensor:
+    """``new`` weights, unlike the ``old`` ones in bfloat16 if anything changed: if need be by one weight's next value."""
+    before = old.to(torch.bfloat16)
+    if not before.equal(new.to(torch.bfloat16)) or not bool(change.any()):
+        return new
+    outward = torch.where(torch.signbit(change) == torch.signbit(before), 1, -1).to(torch.int16)
+    beyond = (before.view(torch.int16) + outward).view(torch.bfloat16)
+    gaps = (beyond.float() - before.float()).abs()
+    nearest = int((change.abs() / gaps).nan_to_num(0.0, 0.0, 0.0).argmax())
+    changed = new.clone()
+    changed[nearest] = beyond[nearest].to(new.dtype)
+    return changed
 
 
 def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
