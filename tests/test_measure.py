@@ -351,6 +351,10 @@ def test_an_engine_without_torch_is_measured_and_refuses_the_reference() -> None
     assert record["notes"] == [
         "transformers was not measured: it needs the model's files, and this model was not loaded from any"
     ]
+    others = ["llama.cpp", "openvino", "vllm"]
+    notes = measure(llm, TEXTS[:1], proposers=["plain"], against=others, max_tokens=4).record["notes"]
+    assert [note.partition(" was not measured: ")[0] for note in notes] == others
+    assert all("--url" in note for note in notes)
     with pytest.raises(RequestError, match="transformers is no proposer but an engine of its own; measure it with --against"):
         measure(llm, TEXTS[:1], proposers=["transformers"])
 

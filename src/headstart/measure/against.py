@@ -89,4 +89,18 @@ def _transformers(llm: LLM) -> tuple[Configuration, str | None]:
     return _OtherTransformers(target), remark
 
 
-_STARTS: dict[str, Callable[[LLM], tuple[Configuration, str | None]]] = {TRANSFORMERS: _transformers}
+def _elsewhere(command: str) -> Callable[[LLM], tuple[Configuration, str | None]]:
+    """An engine that is not run in this process."""
+
+    def start(llm: LLM) -> tuple[Configuration, str | None]:
+        raise UnavailableError(f"it does not run inside this program; start {command} and measure that with --url")
+
+    return start
+
+
+_STARTS: dict[str, Callable[[LLM], tuple[Configuration, str | None]]] = {
+    TRANSFORMERS: _transformers,
+    "llama.cpp": _elsewhere("its llama-server"),
+    "openvino": _elsewhere("its model server"),
+    "vllm": _elsewhere("`vllm serve`"),
+}

@@ -14,7 +14,7 @@ from headstart.sampling import Sampling
 PLAIN = "plain"
 TRANSFORMERS = "transformers"
 AGAINST = (TRANSFORMERS, "llama.cpp", "openvino", "vllm")
-"""Other projects' engines that may be measured beside this one, on the same weights."""
+"""Other projects' engines that one may ask for beside this one, on the same weights; ``against.py`` says which run here."""
 
 _MAX_TOKENS = 128
 _SEED = 0
