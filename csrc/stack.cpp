@@ -168,7 +168,7 @@ class Stack::Run {
     const std::int64_t probabilities = place(queries * scratch_.stride * element_bytes());
     const std::int64_t totals = place(queries * 4), sums = place(queries * s_.head_size * 4);
     const std::int64_t draft_scores = place(queries * scratch_.draft_stride * 4);
-    const std::int64_t gathered = place((pass_.most_drafted + 2) * s_.head_size * element_bytes());
+    const std::int64_t gathered = place((pass_.most_drafted + 2 * kMostBlock) * s_.head_size * element_bytes());
     own.reserve(static_cast<std::size_t>(size));
     const auto floats = [&own](std::int64_t offset) { return reinterpret_cast<float*>(own.data() + offset); };
     row_ = floats(row);

@@ -18,6 +18,7 @@ KINDS = [("float32", "float32"), ("bfloat16", "bfloat16"), ("q4_1", "bfloat16"),
 SIZES = Sizes(windows=(0, 21), num_heads=6, num_kv_heads=2, biases=("q", "k", "v"))
 IDS = [int(token) for token in np.random.default_rng(2).integers(0, 50, 400)]
 MODELS = {kinds: make_model(SIZES, *kinds) for kinds in KINDS}
+MODELS["wide heads", "bfloat16"] = make_model(replace(SIZES, head_size=32, windows=(0, 45)), "bfloat16", "bfloat16")
 MODELS["no rotary", "bfloat16"] = make_model(replace(SIZES, rotary=(True, False)), "bfloat16", "bfloat16")
 
 Shape = tuple[list[int], list[int]]  # tokens, parents
@@ -159,10 +160,10 @@ def test_a_fork_between_forward_and_keep_has_the_committed_rows_alone(model: _na
     equal(feed(model, twin, IDS[20:25])[0], feed(model, opened(model, IDS[:20]), IDS[20:25])[0])
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16"])
-def test_nothing_that_was_forgotten_is_seen(kv_dtype: str) -> None:
+@pytest.mark.parametrize(("kv_dtype", "head_size"), [("float32", 16), ("bfloat16", 16), ("bfloat16", 32)])
+def test_nothing_that_was_forgotten_is_seen(kv_dtype: str, head_size: int) -> None:
     """Forgotten rows were full of infinities: one of them times a weight of zero would be NaN."""
-    sizes = Sizes(tied=False)
+    sizes = Sizes(tied=False, head_size=head_size)
     weights = random_weights(sizes)
     weights["embedding"][49] = np.inf
     model = _native.Model(sizes.settings(kv_dtype), tensors(weights, "float32"))

@@ -15,7 +15,8 @@ namespace headstart::HEADSTART_ISA {
 
 struct CachedBfloat16 {
   using Element = std::uint16_t;
-  static constexpr int kStep = 2;  // inputs that one product takes
+  static constexpr int kStep = 2;   // inputs that one product takes
+  static constexpr int kBlock = 2;  // positions whose values are added at a time
   static P load(const Element* p) { return load_pairs(p); }
   static P broadcast(const Element* p) { return broadcast_pair(p); }
   static F dot(F sum, P a, P b) { return dot_pairs(sum, a, b); }
@@ -25,7 +26,7 @@ struct CachedBfloat16 {
 
 struct CachedFloat32 {
   using Element = float;
-  static constexpr int kStep = 1;
+  static constexpr int kStep = 1, kBlock = 1;
   static F load(const Element* p) { return HEADSTART_ISA::load(p); }
   static F broadcast(const Element* p) { return set1(*p); }
   static F dot(F sum, F a, F b) { return fma(a, b, sum); }
@@ -93,7 +94,8 @@ struct Product {
 template <class Cached>
 struct Attention {
   using Element = typename Cached::Element;
-  static constexpr std::ptrdiff_t kStep = Cached::kStep;
+  static constexpr std::ptrdiff_t kStep = Cached::kStep, kBlock = Cached::kBlock;
+  static constexpr std::ptrdiff_t kBorder = kBlock > kPanelPositions ? kBlock : kPanelPositions;
 
   const AttentionTask& task;
   const std::ptrdiff_t size = task.head_size;
@@ -102,11 +104,12 @@ struct Attention {
   Element* const queries = static_cast<Element*>(task.scratch.queries);
   Element* const probabilities = static_cast<Element*>(task.scratch.probabilities);
   Element* const gathered = static_cast<Element*>(task.scratch.gathered_values);
-  std::ptrdiff_t base = 0;  // position of the first score: a panel's border
+  std::ptrdiff_t base = 0;  // position of the first score: a border of panels and blocks
 
   static std::ptrdiff_t least(std::ptrdiff_t a, std::ptrdiff_t b) { return a < b ? a : b; }
   static std::ptrdiff_t most(std::ptrdiff_t a, std::ptrdiff_t b) { return a > b ? a : b; }
-  static std::ptrdiff_t floor_step(std::ptrdiff_t position) { return position / kStep * kStep; }
+  static std::ptrdiff_t floor_block(std::ptrdiff_t position) { return position / kBlock * kBlock; }
+  static std::ptrdiff_t ceil_block(std::ptrdiff_t position) { return floor_block(position + kBlock - 1); }
 
   std::ptrdiff_t end(const VisibleRows& row) const { return row.num_cached + row.num_drafted; }
   std::ptrdiff_t first(const VisibleRows& row) const { return task.window > 0 ? most(0, end(row) - task.window) : 0; }
@@ -130,7 +133,7 @@ struct Attention {
       num_cached = most(num_cached, row.num_cached);
       if (row.num_drafted > 0) num_drafted = most(num_drafted, row.drafted[row.num_drafted - 1] + 1);
     }
-    base = base / kPanelPositions * kPanelPositions;
+    base = base / kBorder * kBorder;
     score_cached(num_cached);
     if (num_drafted > 0) score_drafted(num_drafted);
     weigh_values();
@@ -174,14 +177,15 @@ struct Attention {
     const VisibleRows& row = task.rows[query / task.num_heads];
     const float* scores = task.scratch.scores + query * stride;
     Element* weights = probabilities + query * stride;
-    const std::ptrdiff_t from = first(row) - base, to = end(row) - base, begin = from / kLanes * kLanes;
+    const std::ptrdiff_t from = first(row) - base, to = end(row) - base;
+    const std::ptrdiff_t begin = from / kBorder * kBorder, behind = (to + kBorder - 1) / kBorder * kBorder;
     const F scale = set1(task.scale), lowest = set1(-__builtin_inff());
     F peaks = lowest;
     for (std::ptrdiff_t i = begin; i < to; i += kLanes)
       peaks = max(peaks, seen(mul(load(scores + i), scale), i, from, to, -__builtin_inff()));
     const F peak = set1(reduce_max(peaks));
     F sum = zero();
-    for (std::ptrdiff_t i = begin; i < to; i += kLanes) {
+    for (std::ptrdiff_t i = begin; i < behind; i += kLanes) {
       const F weight = exponential(sub(mul(load(scores + i), scale), peak));
       Cached::store_rounded(weights + i, seen(weight, i, from, to, 0.0f));
       sum = add(sum, Cached::load_rounded(weights + i));
@@ -203,25 +207,25 @@ struct Attention {
     for (std::ptrdiff_t query = 0; query < num_queries; ++query) write(query);
   }
 
-  // The steps that all rows see go through the kernel together, what is before and behind them row by row.
+  // The blocks that all rows see go through the kernel together, what is before and behind them row by row.
   void add_cached_values() const {
-    std::ptrdiff_t begin = 0, end = floor_step(task.rows[0].num_cached);
+    std::ptrdiff_t begin = 0, end = floor_block(task.rows[0].num_cached);
     for (int r = 0; r < task.num_rows; ++r) {
-      begin = most(begin, floor_step(first(task.rows[r])));
-      end = least(end, floor_step(task.rows[r].num_cached));
+      begin = most(begin, floor_block(first(task.rows[r])));
+      end = least(end, floor_block(task.rows[r].num_cached));
     }
     if (begin > end) begin = end;
     for (int r = 0; r < task.num_rows; ++r) {
-      const std::ptrdiff_t whole = floor_step(task.rows[r].num_cached);
-      add_values(r * task.num_heads, task.num_heads, floor_step(first(task.rows[r])), begin < end ? begin : whole);
+      const std::ptrdiff_t whole = floor_block(task.rows[r].num_cached);
+      add_values(r * task.num_heads, task.num_heads, floor_block(first(task.rows[r])), begin < end ? begin : whole);
     }
     if (begin == end) return;
     add_values(0, num_queries, begin, end);
     for (int r = 0; r < task.num_rows; ++r)
-      add_values(r * task.num_heads, task.num_heads, end, floor_step(task.rows[r].num_cached));
+      add_values(r * task.num_heads, task.num_heads, end, floor_block(task.rows[r].num_cached));
   }
 
-  // Positions [from, to) of the cache, whole steps, for some queries.
+  // Positions [from, to) of the cache, whole blocks, for some queries.
   void add_values(std::ptrdiff_t query, std::ptrdiff_t count, std::ptrdiff_t from, std::ptrdiff_t to) const {
     while (from < to) {
       const std::ptrdiff_t until = least(to, (from / kChunkPositions + 1) * kChunkPositions);
@@ -236,21 +240,24 @@ struct Attention {
                                   run,
                                   size * kStep,
                                   kLanes * kStep,
-                                  (to - from + kStep - 1) / kStep,
+                                  ceil_block(to - from) / kStep,
                                   task.scratch.sums + query * size,
                                   size,
                                   true};
     product.run(count, size / kLanes);
   }
 
-  // Behind the last whole step of the cache: a copy in the cache's layout, by position, with zeros behind the row's own.
+  // Behind the last whole block of the cache: a copy in the cache's layout, by position, with zeros behind the row's own.
   void add_last_values(std::ptrdiff_t r) const {
     const VisibleRows& row = task.rows[r];
-    const std::ptrdiff_t from = most(floor_step(first(row)), floor_step(row.num_cached)), to = end(row);
+    const std::ptrdiff_t from = most(floor_block(first(row)), floor_block(row.num_cached)), to = end(row);
     if (from >= to) return;
-    for (std::ptrdiff_t position = from; position < floor_step(to + kStep - 1); ++position) {
-      Element* copy = gathered + (position - from) / kStep * kStep * size + (position - from) % kStep;
-      gather(row, position, copy);
+    for (std::ptrdiff_t position = from; position < ceil_block(to); position += kStep) {
+      Element* copy = gathered + (position - from) * size;
+      if (position + kStep <= row.num_cached)
+        __builtin_memcpy(copy, values(position), static_cast<std::size_t>(kStep * size) * sizeof(Element));
+      else
+        for (std::ptrdiff_t i = 0; i < kStep; ++i) gather(row, position + i, copy + i);
     }
     add_run(r * task.num_heads, task.num_heads, from, to, gathered);
   }
@@ -263,7 +270,7 @@ struct Attention {
       const Element* drafted = reinterpret_cast<const Element*>(task.key_values.draft_values) + row.drafted[depth] * size;
       for (std::ptrdiff_t i = 0; i < size; ++i) copy[i * kStep] = drafted[i];
     } else {
-      const Element* cached = values(floor_step(position)) + position % kStep;
+      const Element* cached = values(position / kStep * kStep) + position % kStep;
       for (std::ptrdiff_t i = 0; i < size; ++i) copy[i * kStep] = cached[i * kStep];
     }
   }

@@ -14,7 +14,10 @@
 namespace headstart {
 
 #if defined(HEADSTART_TILES)
-namespace amx { extern const TileKernels tiles; }
+namespace amx {
+extern const TileKernels tiles;
+void attend(const AttentionTask& task);
+}  // namespace amx
 #endif
 #if defined(__x86_64__)
 namespace avx512_bf16 { extern const Kernels table; }
@@ -38,6 +41,7 @@ const Kernels& with_tiles() {
     Kernels made = avx512_bf16::table;
     made.isa = "amx";
     made.linear.tiles = &amx::tiles;
+    made.stack.attend_bfloat16 = amx::attend;
     return made;
   }();
   return table;

@@ -12,6 +12,7 @@ namespace headstart {
 
 constexpr int kPanelPositions = 16;   // keys of a panel
 constexpr int kChunkPositions = 128;  // positions that a slot's cache grows by
+constexpr int kMostBlock = 32;        // positions whose values any kernel adds at a time
 
 // Where the keys and values of one slot, layer and key-value head lie.
 struct KeyValues {
@@ -37,7 +38,7 @@ struct AttentionScratch {
   float* totals;          // [Q]: sums of the probabilities
   float* sums;            // [Q][head_size]
   float* draft_scores;    // [Q][draft_stride]
-  void* gathered_values;  // [stride][head_size], elements of the cache
+  void* gathered_values;  // [most drafted + 2 kMostBlock][head_size], elements of the cache
   std::ptrdiff_t stride;  // a multiple of 16 that holds the visible positions of any row, from a panel's border on
   std::ptrdiff_t draft_stride;
 };

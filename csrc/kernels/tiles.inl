@@ -8,6 +8,8 @@
 // The unit is configured for one height. More rows than sixteen go through in tiles of one height as well, as low as possible; where
 // they do not divide, the last tile begins among rows that are done. Two tiles of inputs meet two panels at a time, so that each tile
 // that has been loaded serves twice: loading one from the second cache takes longer than multiplying it.
+#pragma once
+
 #include <immintrin.h>
 
 #include <array>
@@ -71,6 +73,22 @@ void store_tile(float* sums, std::ptrdiff_t stride) {
   if constexpr (kRegister == 1) _tile_stored(1, sums, bytes);
   if constexpr (kRegister == 2) _tile_stored(2, sums, bytes);
   if constexpr (kRegister == 3) _tile_stored(3, sums, bytes);
+}
+
+template <int kRegister>
+void load_tile(const float* sums, std::ptrdiff_t stride) {
+  const auto bytes = stride * static_cast<std::ptrdiff_t>(sizeof(float));
+  if constexpr (kRegister == 0) _tile_loadd(0, sums, bytes);
+  if constexpr (kRegister == 1) _tile_loadd(1, sums, bytes);
+  if constexpr (kRegister == 2) _tile_loadd(2, sums, bytes);
+  if constexpr (kRegister == 3) _tile_loadd(3, sums, bytes);
+}
+template <int kRegister>
+void zero_tile() {
+  if constexpr (kRegister == 0) _tile_zero(0);
+  if constexpr (kRegister == 1) _tile_zero(1);
+  if constexpr (kRegister == 2) _tile_zero(2);
+  if constexpr (kRegister == 3) _tile_zero(3);
 }
 
 template <int kRegister>
