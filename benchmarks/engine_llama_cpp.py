@@ -1,7 +1,8 @@
 """llama.cpp through llama-cpp-python, as a worker: ``python benchmarks/engine_llama_cpp.py GGUF THREADS``.
 
 Runs in an environment of its own, with llama-cpp-python and gguf alone. Everything that Python would add to a step is avoided:
-batches are filled in place, tokens are picked by llama.cpp's own greedy sampler.
+batches are filled in place, tokens are picked by llama.cpp's own greedy sampler. The file is read rather than mapped, since mapped
+files lie in small pages.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ class Engine:
 
     def __init__(self, path: str, threads: int) -> None:
         self._llm = llama_cpp.Llama(
-            path, n_ctx=CONTEXT, n_batch=PROMPT_ROWS, n_threads=threads, n_threads_batch=threads, verbose=False
+            path,
+            n_ctx=CONTEXT,
+            n_batch=PROMPT_ROWS,
+            n_threads=threads,
+            n_threads_batch=threads,
+            use_mmap=False,
+            verbose=False,
         )
         self._context = self._llm._ctx.ctx
         self._memory = llama_cpp.llama_get_memory(self._context)

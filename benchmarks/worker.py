@@ -47,13 +47,18 @@ def serve(make: Callable[[], Any]) -> None:
         answer(partial(respond, json.loads(line)))
 
 
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "THP_MEM_ALLOC_ENABLE": "1"}
+"""Lets every engine's weights lie in huge pages, as Headstart's do by themselves: llama.cpp reads up to half as fast again."""
+
+
 class Worker:
     """The parent's end of one engine."""
 
     def __init__(self, name: str, command: Sequence[str], threads: int) -> None:
         """Start it and wait until its model is loaded; ``EngineError`` if that fails."""
         self.name = name
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "HEADSTART_THREADS": str(threads)}
+        counts = {"OMP_NUM_THREADS": str(threads), "HEADSTART_THREADS": str(threads)}
+        environment = os.environ | counts | HUGE_PAGES
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
