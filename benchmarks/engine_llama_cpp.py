@@ -1,8 +1,8 @@
 """llama.cpp through llama-cpp-python, as a worker: ``python benchmarks/engine_llama_cpp.py GGUF THREADS``.
 
 Runs in an environment of its own, with llama-cpp-python and gguf alone. Everything that Python would add to a step is avoided:
-batches are filled in place, tokens are picked by llama.cpp's own greedy sampler. The file is read rather than mapped, since mapped
-files lie in small pages.
+batches are filled in place, tokens are picked by llama.cpp's own greedy sampler. The file is read rather than mapped, since
+mapped files lie in small pages.
 """
 
 from __future__ import annotations
