@@ -173,6 +173,23 @@ def test_text_that_becomes_copyable_is_noticed() -> None:
     assert (target.clock.now - started) / 300 < 0.6 * 0.009
 
 
+def test_a_new_text_is_tried_at_once() -> None:
+    """Behind an unguessable text the copying proposer is off; of the next one nobody knows that yet."""
+    guessable, copied = prompts(2)[1], Text(4, copied=0.95)
+    unguessable = Text(4)
+    target = world(lambda prefix: (copied if prefix[0] == guessable[0] else unguessable)(prefix))  # type: ignore[arg-type]
+    copy = Costly(NgramProposer(), target.clock, fixed=1e-5)
+    proposer = auto(target, copy=copy)
+    decode(target, proposer, prompts(1), Sampling(max_tokens=500))
+    assert not proposer.describe()["members"][0]["is_on"]
+    decoder, before = Decoder(target, proposer, num_nodes=31), len(copy.asked)
+    decoder.add(guessable, Sampling(max_tokens=20), seed=0)
+    decoder.step()
+    decoder.step()
+    assert len(copy.asked) == before + 1
+    decoder.run()
+
+
 def test_probes_of_a_useless_member_become_rare() -> None:
     target = world(Text(5), SMALL)
     useless = Costly(Heads(target, USELESS, SURE), target.clock, fixed=6e-4)

@@ -118,13 +118,14 @@ class AutoProposer:
         pending = _Pending(sequences, num_rows, positions, started, kept={sequence.key: [] for sequence in sequences})
         if not all(map(_is_free, sequences)):
             return self._unmoved(pending)
-        if not all(member.is_idle(self._step) for member in self.members) and not self._must_time_plain(num_rows):
-            self._ask(pending)
+        members = self._may_ask(sequences)
+        if members and not self._must_time_plain(num_rows):
+            self._ask(pending, members)
         trees = self._drafts(pending) if pending.offers else [Tree.root(sequence.tokens[-1]) for sequence in sequences]
         self._sequences_seen[len(sequences)] += 1
         self._rows_chosen[sum(map(len, pending.kept.values()))] += 1
         self._pending = pending
-        self.is_resting = not pending.asked and self._may_rest()
+        self.is_resting = not pending.asked and self._may_rest(pending)
         pending.started = self._clock()
         self._overhead += 0.1 * (pending.started - started - self._overhead)
         return trees
@@ -184,9 +185,15 @@ class AutoProposer:
             [replace(sequence, max_nodes=min(sequence.max_nodes, STEADY_NODES)) for sequence in pending.sequences]
         )
 
-    def _may_rest(self) -> bool:
+    def _may_ask(self, sequences: ListOf[Sequence]) -> list[Member]:
+        """Members that are on or due; all of them where a text is new, since nobody knows yet who guesses it well."""
+        if any(sequence.key not in self._books for sequence in sequences):
+            return self.members
+        return [member for member in self.members if not member.is_idle(self._step)]
+
+    def _may_rest(self, pending: _Pending) -> bool:
         """Whether nobody is asked in the next step either, so that nothing of this one matters; some are timed all the same."""
-        if self._step % _HEARD_WHILE_RESTING == 0:
+        if self._step % _HEARD_WHILE_RESTING == 0 or pending.num_rows > len(pending.sequences):  # new texts may join
             return False
         return all(member.is_idle(self._step + 1) and not member.hears_all for member in self.members)
 
@@ -195,16 +202,14 @@ class AutoProposer:
         patience = _PLAIN_STEPS_CLEAR if self._advantage > _CLEAR else _PLAIN_STEPS
         return self.cost.num_steps_unseen(num_rows) >= patience
 
-    def _ask(self, pending: _Pending) -> None:
-        """Ask the members in turn, each for the sequences where that pays."""
+    def _ask(self, pending: _Pending, members: ListOf[Member]) -> None:
+        """Ask these members in turn, each for the sequences where that pays."""
         sequences = pending.sequences
         books = [self._book(sequence.key) for sequence in sequences]
         step_seconds = self.cost.seconds(pending.num_rows, pending.positions)
         walks: list[dict[int, Walk]] = [{} for _ in sequences]
         sizes = [0] * len(sequences)
-        for member in self.members:
-            if member.is_idle(self._step):
-                continue
+        for member in members:
             where = [situation(map(_first_estimate, said.values())) if said else 0 for said in walks]
             standings = [(_standing(book, member), place) for book, place in zip(books, where, strict=True)]
             entries, is_probe = member.chosen(standings, self._step, step_seconds)

@@ -8,9 +8,11 @@ seconds of a token, less the rows they take. A node that a cheaper member offers
 each sequence and, as the start of new ones, over all; and apart by how sure the cheaper members already are of the next token:
 heads are worth little while a long copy runs, and much where it ends.
 
-*Probing*: a member that does not earn its cost is left alone and asked again now and then; its nodes still take no row unless
-they pay. Probes take at most a hundredth of the time, and ever less while they fail. A probe whose right guesses would have
-paid is repeated at once, so that text which becomes predictable is noticed within a few steps.
+*Probing*: a member that lately earned less than its cost, but more than half of it, goes on being asked as often as the expected
+loss fits into a hundredth of the time, so that some unlucky steps decide nothing. One that earns less still is off: asked again
+now and then, which takes at most a hundredth of the time and ever less while it fails, and once for each new text. Its nodes
+take no row unless they pay. A probe whose right guesses would have paid is repeated at once, so that text which becomes
+predictable is noticed within a few steps.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ _COST_FORGET = 0.95
 _MOST_OVER_COST = 1.25  # a call that took longer was disturbed, or found its weights cold after a pause
 _GAIN_STEP, _PROBE_STEP, _POOLED_STEP = 0.2, 0.5, 0.1
 _PROBE_SHARE = 0.01
+_NEARLY = 0.5  # of its cost: a member that earns more is not off, but asked as often as its loss allows
 _MIN_PROBE_STEPS, _MAX_DOUBLINGS = 8, 3
 _UNTRIED = 3.0  # times its cost: what a member is believed to earn before it was tried
 _LESS_WHERE_SURE = 0.4  # what a member earns where the cheaper ones are one step surer, until it is known
@@ -87,6 +90,11 @@ class Standing:
     gains: list[float | None] = field(default_factory=lambda: [None] * NUM_SITUATIONS)
     size: float = _FIRST_SIZE  # nodes that found a row lately
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the member was never asked for this sequence."""
+        return all(gain is None for gain in self.gains)
+
     def num_asked(self, most: int) -> int:
         """Nodes to ask for: a few more than lately found a row."""
         return min(most, math.ceil(_GROWTH * self.size) + _SPARE_SIZE)
@@ -116,6 +124,7 @@ class Member:
         self._pooled: list[float | None] = [None] * NUM_SITUATIONS
         self._due = 0
         self._doublings = 0
+        self._allowance = 0.0  # seconds that asking may lose
         self._leveled = proposer if isinstance(proposer, GrowsByLevel) else None
         self._num_passes = self._passes_so_far()
         self._passes_a_call: float | None = None
@@ -136,7 +145,9 @@ class Member:
 
         Those with the largest gains are taken as long as the sum of gains less the cost of the call grows.
         """
-        if self._due and step >= self._due:
+        if self.is_idle(step):
+            return [i for i, (standing, _) in enumerate(standings) if standing.is_new], True
+        if self._due:
             self._postpone(step, step_seconds, len(standings))
             return list(range(len(standings))), True
         fixed, each = self.cost.line
@@ -147,19 +158,30 @@ class Member:
             total += gain - each
             if total - fixed > best_total:
                 best, best_total = count, total - fixed
-        if not best and not self._may_pay(standings):
+        if best:
+            return sorted(i for _, i in gains[:best]), False
+        if not self._may_pay(standings):
             self._doublings = 0
             self._postpone(step, step_seconds, len(standings))
-        return sorted(i for _, i in gains[:best]), False
+            return [], False
+        return (list(range(len(standings))) if self._can_afford(fixed - total, step_seconds) else []), False
 
     def is_idle(self, step: int) -> bool:
         """Whether it is off and not to be probed yet."""
         return step < self._due
 
     def _may_pay(self, standings: Sequence[tuple[Standing, int]]) -> bool:
-        """Whether asking for all of them would pay in some other situation than that of now."""
+        """Whether asking for all of them pays, or nearly, in the situation of now or another."""
         total = sum(max(self._gain(standing, where) for where in range(NUM_SITUATIONS)) for standing, _ in standings)
-        return total > self.cost.seconds(len(standings))
+        return total > _NEARLY * self.cost.seconds(len(standings))
+
+    def _can_afford(self, loss: float, step_seconds: float) -> bool:
+        """Whether asking at an expected loss stays within the share of time that may be lost so."""
+        self._allowance += _PROBE_SHARE * step_seconds
+        if self._allowance < loss:
+            return False
+        self._allowance = 0.0
+        return True
 
     def earned(self, standing: Standing, where: int, gain: float, num_verified: int, is_probe: bool) -> None:
         """An asked sequence's nodes earned so many seconds in a step, before the cost of asking."""
@@ -224,6 +246,6 @@ class Member:
         return _UNTRIED * self.cost.seconds(1)
 
     def _postpone(self, step: int, step_seconds: float, num_sequences: int) -> None:
-        steps = max(self.cost.seconds(num_sequences) / (_PROBE_SHARE * step_seconds), _MIN_PROBE_STEPS)
-        self._due = step + math.ceil(steps * 2**self._doublings)
+        steps = self.cost.seconds(num_sequences) / (_PROBE_SHARE * step_seconds) * 2**self._doublings
+        self._due = step + math.ceil(max(steps, _MIN_PROBE_STEPS))
         self._doublings = min(self._doublings + 1, _MAX_DOUBLINGS)

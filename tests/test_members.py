@@ -1,0 +1,65 @@
+"""Members of ``auto``: whom asking pays for, and when those that did not earn their cost are tried again."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from headstart.plan.members import Member, Standing
+from headstart.proposers.ngram import NgramProposer
+
+STEP, COST = 4e-3, 1e-3  # seconds
+
+
+def member(cost: float = COST) -> Member:
+    made = Member("heads", NgramProposer(), 1)
+    made.called(1, cost, is_probe=False)
+    return made
+
+
+def asked(of: Member, standing: Standing, num_steps: int, gain: float, where: int = 0) -> list[int]:
+    """Steps in which the member is asked, and each time earns ``gain`` seconds."""
+    steps = []
+    for step in range(1, num_steps + 1):
+        entries, is_probe = of.chosen([(standing, where)], step, STEP)
+        if entries:
+            steps.append(step)
+            of.called(1, of.cost.seconds(1), is_probe=is_probe)
+            of.earned(standing, where, gain, 1, is_probe)
+    return steps
+
+
+@pytest.mark.parametrize("elsewhere", [None, 3 * COST])
+def test_who_nearly_earns_the_cost_is_asked_as_often_as_the_loss_allows(elsewhere: float | None) -> None:
+    """Some unlucky steps must not switch a member off for good, whatever it earns in another situation."""
+    standing = Standing(gains=[0.9 * COST, elsewhere, None])
+    steps = asked(member(), standing, 400, 0.9 * COST)
+    assert len(steps) > 50
+    assert len(steps) * 0.1 * COST <= 0.011 * 400 * STEP
+
+
+def test_whose_luck_returns_is_on_again() -> None:
+    of, standing = member(), Standing(gains=[0.6 * COST, None, None])
+    steps = asked(of, standing, 200, 2 * COST)
+    assert len(steps) > 150
+
+
+def test_a_useless_member_loses_a_hundredth_of_the_time_at_first_and_then_less() -> None:
+    steps = asked(member(), Standing(gains=[0.0, None, None]), 2000, 0.0)
+    assert 0 < len(steps) < 15
+    assert steps[-1] - steps[-2] > 3 * (steps[1] - steps[0])
+
+
+def test_a_cheap_member_never_waits_long() -> None:
+    steps = asked(member(1e-6), Standing(gains=[0.0, None, None]), 400, 0.0)
+    assert max(b - a for a, b in itertools.pairwise(steps)) == 8
+
+
+def test_a_member_that_is_off_is_tried_on_new_text() -> None:
+    of, old = member(), Standing(gains=[0.0, None, None])
+    assert of.chosen([(old, 0)], 1, STEP) == ([], False)
+    assert of.is_idle(2)
+    assert of.chosen([(old, 0), (Standing(), 0)], 2, STEP) == ([1], True)
+    of.earned(old, 0, 0.0, 0, is_probe=False)
+    assert of.chosen([(old, 0)], 3, STEP) == ([], True)
