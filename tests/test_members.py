@@ -36,7 +36,7 @@ def test_who_nearly_earns_the_cost_is_asked_as_often_as_the_loss_allows(elsewher
     standing = Standing(gains=[0.9 * COST, elsewhere, None])
     steps = asked(member(), standing, 400, 0.9 * COST)
     assert len(steps) > 50
-    assert len(steps) * 0.1 * COST <= 0.011 * 400 * STEP
+    assert len(steps) * 0.1 * COST <= 0.0051 * 400 * STEP
 
 
 def test_whose_luck_returns_is_on_again() -> None:
@@ -45,7 +45,7 @@ def test_whose_luck_returns_is_on_again() -> None:
     assert len(steps) > 150
 
 
-def test_a_useless_member_loses_a_hundredth_of_the_time_at_first_and_then_less() -> None:
+def test_a_useless_member_loses_little_at_first_and_then_less() -> None:
     steps = asked(member(), Standing(gains=[0.0, None, None]), 2000, 0.0)
     assert 0 < len(steps) < 15
     assert steps[-1] - steps[-2] > 3 * (steps[1] - steps[0])

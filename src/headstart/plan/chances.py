@@ -26,7 +26,7 @@ _PRIOR_OBSERVATIONS = 10.0
 _MIN_PRIOR, _MAX_PRIOR = 0.2, 2.0  # in expected hits
 _PRIORS = tuple(min(max(_PRIOR_OBSERVATIONS * middle, _MIN_PRIOR), _MAX_PRIOR) for middle in _MIDDLES) * _NUM_DEPTHS
 _FORGET = 0.996  # an observation
-_OWN_PRIOR, _OWN_FORGET = 2.0, 0.96
+_OWN_PRIOR, _OWN_FORGET = 1.0, 0.96
 _MOST = 0.98
 
 

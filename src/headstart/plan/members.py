@@ -8,11 +8,11 @@ seconds of a token, less the rows they take. A node that a cheaper member offers
 each sequence and, as the start of new ones, over all; and apart by how sure the cheaper members already are of the next token:
 heads are worth little while a long copy runs, and much where it ends.
 
-*Probing*: a member that lately earned less than its cost, but more than half of it, goes on being asked as often as the expected
-loss fits into a hundredth of the time, so that some unlucky steps decide nothing. One that earns less still is off: asked again
-now and then, which takes at most a hundredth of the time and ever less while it fails, and once for each new text. Its nodes
-take no row unless they pay. A probe whose right guesses would have paid is repeated at once, so that text which becomes
-predictable is noticed within a few steps.
+*Probing*: a member that lately earned less than its cost, but more than half of it, goes on being asked as often as the
+expected loss fits into half a per cent of the time, so that some unlucky steps decide nothing. One that earns less still is
+off: asked again now and then, which takes at most half a per cent of the time and ever less while it fails, and once for each
+new text. Its nodes take no row unless they pay. A probe whose right guesses would have paid is repeated at once, so that text
+which becomes predictable is noticed within a few steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SURE = (0.3, 0.7)  # estimates that tell situations apart
 _COST_FORGET = 0.95
 _MOST_OVER_COST = 1.25  # a call that took longer was disturbed, or found its weights cold after a pause
 _GAIN_STEP, _PROBE_STEP, _POOLED_STEP = 0.2, 0.5, 0.1
-_PROBE_SHARE = 0.01
+_PROBE_SHARE = 0.005
 _NEARLY = 0.5  # of its cost: a member that earns more is not off, but asked as often as its loss allows
 _MIN_PROBE_STEPS, _MAX_DOUBLINGS = 8, 3
 _UNTRIED = 3.0  # times its cost: what a member is believed to earn before it was tried
