@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from headstart.cache import VARIABLE
 from headstart.plan.budget import allot
 from headstart.plan.chances import Chances, OwnChances
 from headstart.plan.members import Member
+from headstart.plan.offer import Offer
 from headstart.plan.profile import Profile, interpolated, measured, spot_check
 from headstart.plan.profile_cache import KIND, key_of, profile_of
 from headstart.plan.stepcost import StepCost
@@ -299,3 +300,36 @@ def test_a_further_pass_must_be_worth_its_price() -> None:
     assert member.least_reach(1, 0.004, 0.0002) == pytest.approx(0.0007 / (0.5 * 0.004))
     assert member.least_reach(1, 0.0, 0.0) == 0.0  # no step with drafts was timed yet
     assert member.least_reach(1, 1e-6, 0.0) == 0.6  # a sure node is followed whatever it costs
+
+
+def _decoded(chances: Chances, hits: Iterable[bool]) -> None:
+    """One sequence, of whose only guess (60% sure) it is known each time whether it was right."""
+    own = OwnChances()
+    for is_hit in hits:
+        offer = Offer((0, 1), (-1, 0), (1.0, 0.6), ((0.0,), (0.6,)), (1,), [0, 1], (0, 1))
+        offer.weigh(chances, own)
+        offer.learn([1 if is_hit else 2], chances, own)
+
+
+def _chance(chances: Chances) -> float:
+    """Of the guess in a new sequence."""
+    offer = Offer((0, 1), (-1, 0), (1.0, 0.6), ((0.0,), (0.6,)), (1,), [0, 1], (0, 1))
+    offer.weigh(chances, OwnChances())
+    return offer.chances[1]
+
+
+def test_an_unguessable_text_is_not_held_against_the_next_one() -> None:
+    chances = Chances()
+    for _ in range(10):
+        _decoded(chances, (i % 5 < 3 for i in range(50)))
+    good = _chance(chances)
+    assert abs(good - 0.6) < 0.1
+    _decoded(chances, [False] * 300)
+    assert _chance(chances) > 0.7 * good
+
+
+def test_useless_guesses_are_found_out_over_some_texts() -> None:
+    chances = Chances()
+    for _ in range(6):
+        _decoded(chances, [False] * 100)
+    assert _chance(chances) < 0.15

@@ -7,7 +7,8 @@ estimates? The quotient, shrunk towards 1 until enough was seen, scales later es
 * one for all sequences, by the estimate's size, its depth, and its *kind*: which proposers offered the node, and whether others
   offered something else in its place. Nodes on which two proposers agree are likelier than either says, contested ones less.
   So a new sequence profits from what earlier ones showed, and useless heads are found out once;
-* one for the sequence at hand, which forgets quickly: texts differ, and change.
+* one for the sequence at hand, which forgets quickly: texts differ, and change. What it explains is not held against all the
+  others: a long text that nobody can guess says that much about itself, and little about proposers.
 
 Outcomes do not depend on the budget. The text is the plain sampler's whatever was drafted, so a node that was cut away is
 judged by the committed tokens as well as one that was verified. Only nodes whose parent was committed count.
@@ -46,15 +47,15 @@ class Chances:
         prior = _PRIORS[place]
         return min(estimate * (prior + hits[place]) / (prior + self._expected[kind][place]), _MOST)
 
-    def observe(self, kind: int, depth: int, estimate: float, is_hit: bool) -> None:
-        """A node with a committed parent was committed itself, or not."""
+    def observe(self, kind: int, depth: int, estimate: float, is_hit: bool, factor: float = 1.0) -> None:
+        """A node with a committed parent was committed itself, or not. ``factor``: the sequence's own, before this."""
         hits = self._hits.get(kind)
         if hits is None:
             hits = self._hits[kind] = [0.0] * (_NUM_BINS * _NUM_DEPTHS)
             self._expected[kind] = [0.0] * (_NUM_BINS * _NUM_DEPTHS)
         expected, place = self._expected[kind], _place(depth, estimate)
         hits[place] = _FORGET * hits[place] + is_hit
-        expected[place] = _FORGET * expected[place] + estimate
+        expected[place] = _FORGET * expected[place] + min(estimate * factor, 1.0)
 
 
 class OwnChances:

@@ -85,8 +85,9 @@ class Offer:
             for child in children.get(row, ()):
                 is_hit = self.tokens[child] == token
                 kind, estimate = self.kinds[child], self.estimates[child]
+                factor = own.factor(kind)
                 own.observe(kind, chances.scaled(kind, depth, estimate), is_hit)
-                chances.observe(kind, depth, estimate, is_hit)
+                chances.observe(kind, depth, estimate, is_hit, factor)
                 if is_hit:
                     right = child
             if right is None:

@@ -18,7 +18,7 @@ from headstart.target.base import Target
 from headstart.target.machine import build, cpu_name, num_cores, runtime
 
 KIND = "profile"
-_VERSION = 3  # of how profiles are measured and stored
+_VERSION = 4  # of how profiles are measured and stored
 
 
 def profile_of(target: Target, *, clock: Clock = time.perf_counter) -> Profile:
