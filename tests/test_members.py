@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from headstart.plan.members import Member, Standing
+from headstart.plan.members import Cost, Member, Standing
 from headstart.proposers.ngram import NgramProposer
 
 STEP, COST = 4e-3, 1e-3  # seconds
@@ -63,3 +63,19 @@ def test_a_member_that_is_off_is_tried_on_new_text() -> None:
     assert of.chosen([(old, 0), (Standing(), 0)], 2, STEP) == ([1], True)
     of.earned(old, 0, 0.0, 0, is_probe=False)
     assert of.chosen([(old, 0)], 3, STEP) == ([], True)
+
+
+def test_a_long_time_with_many_sequences_does_not_make_one_look_dear() -> None:
+    cost = Cost()
+    for _ in range(3):
+        cost.observe(1, 1.1e-3)
+    for _ in range(500):
+        cost.observe(32, 1e-3 + 32e-4)
+    assert cost.seconds(32) == pytest.approx(4.2e-3, rel=0.02)
+    assert cost.seconds(1) == pytest.approx(1.1e-3, rel=0.1)
+
+
+def test_as_long_as_all_calls_are_equally_large_half_of_the_cost_is_fixed() -> None:
+    cost = Cost()
+    cost.observe(4, 2e-3)
+    assert cost.line == pytest.approx((1e-3, 0.25e-3))

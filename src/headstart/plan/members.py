@@ -27,6 +27,8 @@ from headstart.proposers.base import GrowsByLevel, Proposer
 NUM_SITUATIONS = 3
 _SURE = (0.3, 0.7)  # estimates that tell situations apart
 _COST_FORGET = 0.95
+_LEAST_VARIANCE = 0.01  # of the square of the mean: calls of less different sizes tell nothing of the shares
+_LEAST_SLOPE = 0.01  # of a call that is all the sequences': no call costs the same for any number
 _MOST_OVER_COST = 1.25  # a call that took longer was disturbed, or found its weights cold after a pause
 _GAIN_STEP, _PROBE_STEP, _POOLED_STEP = 0.2, 0.5, 0.1
 _PROBE_SHARE = 0.005
@@ -50,6 +52,7 @@ class Cost:
 
     def __init__(self) -> None:
         self._weight = self._k = self._kk = self._t = self._kt = 0.0
+        self._ratio: float | None = None  # of the fixed seconds to those of a sequence, when calls of different sizes last told
 
     @property
     def is_known(self) -> bool:
@@ -58,16 +61,13 @@ class Cost:
 
     @property
     def line(self) -> tuple[float, float]:
-        """Fixed seconds and seconds a sequence; nothing is known of their shares as long as all calls were equally large."""
+        """Fixed seconds and seconds a sequence: their sum as it was lately, their shares as calls of different sizes told."""
         if not self.is_known:
             return 0.0, 0.0
         mean_k, mean_t = self._k / self._weight, self._t / self._weight
-        variance = self._kk / self._weight - mean_k**2
-        if variance < 1e-6 * mean_k**2:
-            return mean_t / 2, mean_t / 2 / mean_k
-        slope = (self._kt / self._weight - mean_k * mean_t) / variance
-        slope = min(max(slope, 0.0), mean_t / mean_k)
-        return mean_t - slope * mean_k, slope
+        ratio = mean_k if self._ratio is None else self._ratio  # half of it, as long as all calls were equally large
+        each = mean_t / (ratio + mean_k)
+        return ratio * each, each
 
     def seconds(self, num_sequences: int) -> float:
         """Of a call for so many sequences."""
@@ -81,6 +81,12 @@ class Cost:
         for name, value in (("_weight", 1.0), ("_k", num_sequences), ("_kk", num_sequences**2), ("_t", seconds)):
             setattr(self, name, _COST_FORGET * getattr(self, name) + value)
         self._kt = _COST_FORGET * self._kt + num_sequences * seconds
+        mean_k, mean_t = self._k / self._weight, self._t / self._weight
+        variance = self._kk / self._weight - mean_k**2
+        if mean_t > 0 and variance >= _LEAST_VARIANCE * mean_k**2:
+            slope = (self._kt / self._weight - mean_k * mean_t) / variance
+            slope = min(max(slope, _LEAST_SLOPE * mean_t / mean_k), mean_t / mean_k)
+            self._ratio = mean_t / slope - mean_k
 
 
 @dataclass(slots=True)
