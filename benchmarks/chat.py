@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker import Worker
-
+from headstart.measure.peers.worker import Worker
 from headstart.measure.prompts import PromptSet, prompt_set
 
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import make_gguf
-from worker import EngineError, Worker
+
+from headstart.errors import ModelError
+from headstart.measure.peers.worker import Worker
 
 HERE = Path(__file__).parent
 
@@ -45,17 +47,17 @@ def start(chosen: Sequence[Contender], files: Path, peer_python: str, threads: i
     for contender in chosen:
         print(f"starting {contender.name}", file=sys.stderr)
         try:
-            workers[contender.name] = Worker(contender.name, command(contender, files, peer_python, threads), threads)
-        except EngineError as error:
+            workers[contender.name] = started(contender, files, peer_python, threads)
+        except ModelError as error:
             missing[contender.name] = str(error)
             print(f"NOT MEASURED: {error}", file=sys.stderr)
     return workers, missing
 
 
-def command(contender: Contender, files: Path, peer_python: str, threads: int) -> list[str]:
+def started(contender: Contender, files: Path, peer_python: str, threads: int) -> Worker:
     is_bundled = contender.file == "Q4_1"
     path = make_gguf.bundled_file() if is_bundled else files / make_gguf.NAME.format(contender.file)
     if contender.engine == "llama.cpp":
-        return [peer_python, str(HERE / "engine_llama_cpp.py"), str(path), str(threads)]
-    script = str(HERE / "engine_headstart.py")
-    return [sys.executable, script, str(path), contender.engine, contender.dtype, str(threads)]
+        return Worker(contender.name, peer_python, HERE / "engine_llama_cpp.py", (str(path), str(threads)), threads)
+    arguments = (str(path), contender.engine, contender.dtype, str(threads))
+    return Worker(contender.name, sys.executable, HERE / "engine_headstart.py", arguments, threads)

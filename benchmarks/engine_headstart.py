@@ -1,4 +1,4 @@
-"""Headstart's own engines as a worker: ``python benchmarks/engine_headstart.py MODEL TARGET DTYPE THREADS``.
+"""Headstart's own engines in a worker: ``Engine(MODEL, TARGET, DTYPE, THREADS)``, all as text.
 
 TARGET is ``native`` or ``hf`` (PyTorch). Both are asked through the same seam, ``Target``, as the decoding loop does.
 """
@@ -6,13 +6,11 @@ TARGET is ``native`` or ``hf`` (PyTorch). Both are asked through the same seam, 
 from __future__ import annotations
 
 import math
-import sys
 import time
 from functools import cache
 from typing import Any
 
 import numpy as np
-from worker import serve
 
 import headstart as hs
 from headstart.target.base import Feed, Slot, Target
@@ -24,7 +22,8 @@ PRODUCT = 2048  # rows, inputs and outputs of the large product that shows the p
 class Engine:
     """One model on one engine."""
 
-    def __init__(self, model: str, target: str, dtype: str, threads: int) -> None:
+    def __init__(self, model: str, target: str, dtype: str, num_threads: str) -> None:
+        threads = int(num_threads)
         set_threads(target, threads)
         self._llm = hs.load(model, target=target, dtype=dtype, proposer="none")
         self._target: Target = self._llm.target
@@ -157,7 +156,3 @@ def torch_product() -> Any:
     x = torch.randn(PRODUCT, PRODUCT, generator=torch.Generator().manual_seed(0)).bfloat16()
     out = torch.empty_like(x)
     return lambda: torch.mm(x, x, out=out)
-
-
-if __name__ == "__main__":
-    serve(lambda: Engine(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))

@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from worker import Worker
-
 from headstart import _native
+from headstart.measure.peers.worker import Worker
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32)
 CONTEXT = 300

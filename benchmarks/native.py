@@ -32,9 +32,9 @@ from typing import Any
 import chat
 import contenders
 import forwards
-from worker import Worker
 
 from headstart.measure.environment import commit, machine, versions
+from headstart.measure.peers.worker import Worker
 from headstart.measure.report import check_writable, save_json
 
 

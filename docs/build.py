@@ -179,8 +179,8 @@ def batches(file: str) -> str:
     machine, prompts, settings = record["machine"], record["prompts"], record["settings"]
     how = (
         f"*Speedup over plain decoding of the same batch, prompts included, with 95% intervals over the prompts; SmolLM2-135M,"
-        f" {prompts['number']} prompts of {prompts['name']}, {settings['tokens']} tokens; {machine['cpu']},"
-        f" {machine['cores']} cores, {machine['threads']} threads; {record['date'][:10]}.*"
+        f" {settings['limit']} prompts of {prompts['name']}, or as many as are in flight, {settings['tokens']} tokens;"
+        f" {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; {record['date'][:10]}.*"
     )
     return table(header, rows) + "\n\n" + how
 

@@ -27,6 +27,7 @@ from headstart.measure.intervals import Rate, interval, percentiles
 from headstart.measure.prompts import BUILT_IN, parse
 from headstart.measure.quality import distance, from_original, perplexity
 from headstart.measure.record import read_record
+from headstart.measure.replay import Pattern, Replay, drawn, shared
 from headstart.plan.forecast import Forward, PlainSteps, step_seconds
 from headstart.plan.profile import Profile
 from headstart.proposers.choose import Guesser
@@ -338,13 +339,51 @@ def test_a_record_of_another_version_or_format_is_refused_by_name(tmp_path: Path
     assert read_record(path)["x"] == 1
 
 
-def test_a_forecast_scales_the_profile_by_what_plain_decoding_took() -> None:
+def test_a_forecast_scales_forwards_that_were_timed_apart_by_what_plain_decoding_took() -> None:
     forward = Forward(Profile((1, 2, 4), (1.0, 1.0, 2.0)), positions=0.0)
     assert [forward.seconds(rows) for rows in (1, 2, 3, 4, 6)] == [1.0, 1.0, 1.5, 2.0, 3.0]
-    plain = PlainSteps(step=2.5, verify=2.0, steps_by_rows={1: 7})
-    assert step_seconds(forward, plain, {1: 3}, 0.0) == 2.5
-    assert step_seconds(forward, plain, {4: 3}, 0.25) == 2.5 + 2.0 * (2.0 - 1.0) + 0.25
-    assert step_seconds(forward, plain, {1: 1, 4: 1}, 0.0) == 2.5 + 2.0 * (1.5 - 1.0)
+    plain = PlainSteps(step=2.5, verify=2.0, forward=1.0)
+    assert step_seconds(plain, 1.0, 0.0) == 2.5
+    assert step_seconds(plain, 2.0, 0.25) == 2.5 + 2.0 * (2.0 - 1.0) + 0.25
+
+
+@given(st.dictionaries(st.integers(1, 40), st.integers(1, 30), min_size=1), st.integers(1, 60))
+def test_replayed_sizes_are_those_of_the_run(counts: dict[int, int], number: int) -> None:
+    sizes = drawn(counts, number)
+    assert len(sizes) == number and sizes == drawn(counts, number)
+    for rows, count in counts.items():
+        assert abs(sizes.count(rows) - number * count / sum(counts.values())) <= 1
+    assert Counter(drawn(counts, sum(counts.values()))) == Counter(counts)
+    assert all(
+        sum(shared(rows, n)) == rows and max(shared(rows, n)) - min(shared(rows, n)) <= 1 for rows in counts for n in (1, 3)
+    )
+
+
+def test_a_replay_feeds_the_runs_rows_and_leaves_nothing_behind() -> None:
+    target = ScriptedTarget(lambda _: np.zeros(30, dtype=np.float32), 30)
+    replay = Replay(target)
+    assert replay.seconds is None
+    pattern = Pattern(Counter({2: 3, 1: 1, 6: 2}), num_steps=6, pause=1e-4, batch=2, in_flight=1.5, positions=7.4)
+    replay.play(pattern, 1.0)
+    fed = [[len(tree) for _, tree in feeds] for feeds in target.feeds]
+    assert fed[:2] == [[7], [7]]
+    assert sorted(map(sum, fed[2:])) == [1, 2, 2, 2, 6, 6]
+    assert all(len(rows) == {1: 1, 2: 1, 6: 2}[sum(rows)] for rows in fed[2:])
+    assert replay.seconds is not None and replay.seconds > 0
+    assert target.num_open == 0
+
+
+def test_forwards_are_replayed_between_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[tuple[Pattern, float]] = []
+    monkeypatch.setattr(Replay, "play", lambda _, pattern, share: played.append((pattern, share)))
+    monkeypatch.setattr(Replay, "seconds", 0.5)
+    texts = [f"why {'so ' * n}?" for n in range(20)]
+    record = measure(scripted_llm(), texts, proposers=["plain", "ngram"], max_tokens=6, ignore_eos=True).record
+    assert [entry["predicted"]["forward_ms"] for entry in record["configurations"]] == [500.0, 500.0]
+    plain, ngram = played[::2], played[1::2]
+    assert len(plain) == len(ngram) == 7
+    assert plain[-1][0].in_flight == 1.0 and plain[-1][0].pause > 0
+    assert {share for _, share in played} == {0.15 * 20 / 7}
 
 
 def test_the_walkthrough_shows_what_was_accepted() -> None:

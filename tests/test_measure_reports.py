@@ -203,6 +203,10 @@ def test_plots_stay_inside_their_frame() -> None:
     assert all(0 <= float(y) <= 320 for y in re.findall(r'(?:cy|y1|y2)="([-\d.]+)"', drawn))
     drawn = bars([Bar("plain", [(1.0, 0)], "1"), Bar("a", [(1.0, 0), (2.0, 1)], "3", (2.0, 4.0))], level=1.0)
     assert all(0 <= float(x) <= 640 for x in re.findall(r'x[12]?="([-\d.]+)"', drawn))
+    drawn = bars([Bar("hydra", [(24.94, 0)], "24.94 ms"), Bar("a-name-of-some-length", [(3.0, 0)], "3")])
+    begins = [float(x) for x in re.findall(r'<text class="tick" x="([\d.]+)"', drawn)]
+    assert begins[1] + 12 * len("24.94 ms") <= 640  # 12: a letter of a phone's text
+    assert begins[0] == begins[2] >= 12 * 20
     assert [number(x) for x in (0.0, 1.0, 0.12345, 12.3456, 12345.6)] == ["0", "1", "0.123", "12.3", "12346"]
     assert "<svg" in lines([Series("flat", [(1, 0.0)])], "x", "y")
 

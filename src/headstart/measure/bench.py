@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from headstart.measure.points import Point, encoded, points
 from headstart.measure.prompts import Content, Prompt, PromptSet, prompt_set
 from headstart.measure.quality import Quality, distance, from_original, perplexity
 from headstart.measure.record import dead_drafts, record_head
+from headstart.measure.replay import Replay
 from headstart.measure.report import Report
 from headstart.measure.settings import PLAIN, MeasureSettings, measured_sampling, settings_from
 from headstart.measure.target_costs import TargetCosts
@@ -52,12 +53,15 @@ def measure(
     notes: list[str] = []
     chosen_prompts = prompt_set(prompts, chosen.limit, chosen.categories)
     show = progress or _silent
-    benches = [
-        bench for one in llms for bench in _benches(one, chosen, wanted, chosen_prompts, num_nodes, options or {}, notes)
-    ]
-    costs = {one.target.dtype: TargetCosts(one.target, show) for one in llms}
-    with _timed([one.target for one in llms]):
-        run(benches, chosen.repeat, show)
+    with ExitStack() as processes:
+        benches = [
+            bench
+            for one in llms
+            for bench in _benches(one, chosen, wanted, chosen_prompts, num_nodes, options or {}, processes, notes)
+        ]
+        costs = {one.target.dtype: TargetCosts(one.target, show) for one in llms}
+        with _timed([one.target for one in llms]):
+            run(benches, chosen.repeat, show)
     for found in costs.values():
         found.look_again()
     record = record_head(llms, chosen_prompts, chosen, benches[0].point.sampling)
@@ -109,6 +113,7 @@ def _benches(
     prompts: PromptSet,
     num_nodes: int | None,
     options: Mapping[str, Any],
+    processes: ExitStack,
     notes: list[str],
 ) -> list[Bench]:
     largest = max(settings.batch)
@@ -120,7 +125,7 @@ def _benches(
     rules = settings.rules(llm.rule)
     notes += [rule.note for rule in rules if rule.note]
     made = configure(llm, _proposers(settings, llm, notes), rules, num_nodes=num_nodes, options=options)
-    others, missing = against(llm, settings.against)
+    others, missing = against(llm, settings.against, processes, settings.against_python)
     notes += missing
     texts = {length: encoded(llm, prompts, length) for length in settings.prompt_tokens or (None,)}
     return [
@@ -130,7 +135,8 @@ def _benches(
 
 
 def _bench(point: Point, target: Target, configurations: Sequence[Configuration], texts: list[list[int]]) -> Bench:
-    return Bench(point, target, [Trial(configuration) for configuration in configurations], texts)
+    replays = [Replay(target) for _ in configurations]
+    return Bench(point, target, [Trial(configuration) for configuration in configurations], texts, replays)
 
 
 @contextmanager
@@ -149,7 +155,7 @@ def _timed(targets: Sequence[Target]) -> Iterator[None]:
 def _judge(bench: Bench, prompts: Sequence[Prompt]) -> list[Measured]:
     found = []
     is_lossy = [_is_lossy(trial, bench.point) for trial in bench.trials]
-    for trial, lossy in zip(bench.trials, is_lossy, strict=True):
+    for trial, lossy, replay in zip(bench.trials, is_lossy, bench.replays, strict=True):
         configuration = trial.configuration
         found.append(
             Measured(
@@ -161,6 +167,7 @@ def _judge(bench: Bench, prompts: Sequence[Prompt]) -> list[Measured]:
                 configuration.rule,
                 trial.wall_seconds(),
                 _quality(bench, trial, lossy) if lossy or (any(is_lossy) and configuration.name == PLAIN) else None,
+                replay.seconds,
             )
         )
     return found

@@ -17,7 +17,7 @@ from headstart.measure import cost
 from headstart.measure.intervals import Rate, interval, percentiles
 from headstart.measure.quality import Quality
 from headstart.measure.samples import Sample, num_tokens, pooled, seconds
-from headstart.plan.forecast import Forward, PlainSteps, step_seconds
+from headstart.plan.forecast import PlainSteps, step_seconds
 from headstart.plan.profile import Profile
 from headstart.target.base import ModelSize
 from headstart.target.limits import Limits
@@ -36,6 +36,7 @@ class Measured:
     rule: Rule | None = EXACT
     wall_seconds: float = 0.0
     quality: Quality | None = None
+    replayed: float | None = None  # mean seconds of its forwards in replays
 
     @property
     def is_lossless(self) -> bool | None:
@@ -78,7 +79,7 @@ def entry(measured: Measured, plain: Measured, point: Mapping[str, Any], costs: 
         "timings": _timings(measured),
         "cost": cost.cost(core["tokens"], core["seconds"], costs.price),
         "utilisation": cost.utilisation(timings, costs.size, costs.limits, positions),
-        "predicted": _predicted(measured, plain, costs, positions / max(in_flight, 1.0)),
+        "predicted": _predicted(measured, plain),
         "ranks": asdict(stats.ranks),
         "reliability": asdict(stats.reliability),
         "looping": _looping(measured.samples),
@@ -152,16 +153,15 @@ def _timings(measured: Measured) -> dict[str, float] | None:
     return found | {"prompt": 1000 * timings.prompt / max(len(measured.samples), 1)}
 
 
-def _predicted(measured: Measured, plain: Measured, costs: Costs, positions: float) -> dict[str, float] | None:
-    """What the forecast says of this configuration, beside what the clock says; None where nothing is known of T(rows)."""
+def _predicted(measured: Measured, plain: Measured) -> dict[str, float] | None:
+    """What the forecast says of this configuration, beside what the clock says; None where nothing was replayed."""
     own, base = measured.timings, plain.timings
-    if own is None or base is None or costs.profile is None or not own.num_steps or not base.num_steps:
+    if own is None or base is None or measured.replayed is None or plain.replayed is None:
         return None
     steps = base.num_steps
-    usual = PlainSteps((plain.wall_seconds - base.prompt) / steps, base.verify / steps, base.steps_by_rows)
-    asking = (own.propose + own.tree - (base.propose + base.tree) * own.num_steps / steps) / own.num_steps
-    step = step_seconds(Forward(costs.profile, positions), usual, own.steps_by_rows, asking)
-    taken = base.prompt + own.num_steps * step
+    usual = PlainSteps((plain.wall_seconds - base.prompt) / steps, base.verify / steps, plain.replayed)
+    asking = (own.stepping - own.verify) / own.num_steps - (base.stepping - base.verify) / steps
+    taken = base.prompt + own.num_steps * step_seconds(usual, measured.replayed, asking)
     tokens = num_tokens(measured.samples)
     measured_ms = 1000 * _ratio(seconds(measured.samples), tokens)
     ms = 1000 * _ratio(taken, tokens)
@@ -169,6 +169,7 @@ def _predicted(measured: Measured, plain: Measured, costs: Costs, positions: flo
         "ms_per_token": ms,
         "speedup": _ratio(tokens * seconds(plain.samples), taken * num_tokens(plain.samples)),
         "over_measured": _ratio(ms, measured_ms),
+        "forward_ms": 1000 * measured.replayed,
     }
 
 

@@ -135,8 +135,8 @@ def _drafting(benches: Sequence[Bench], place: int) -> Drafting:
     for bench in benches:
         own, plain = bench.trials[place].timings(), bench.trials[0].timings()
         assert own is not None and plain is not None
-        own_asking = (own.propose + own.tree) / max(own.num_steps, 1)
-        asking[bench.point.batch] = own_asking - (plain.propose + plain.tree) / max(plain.num_steps, 1)
+        beside = [(timings.stepping - timings.verify) / max(timings.num_steps, 1) for timings in (own, plain)]
+        asking[bench.point.batch] = beside[0] - beside[1]
     trial = benches[0].trials[place]
     timings = trial.timings()
     assert timings is not None

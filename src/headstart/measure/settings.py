@@ -12,9 +12,11 @@ from headstart.errors import RequestError, require
 from headstart.sampling import Sampling
 
 PLAIN = "plain"
-TRANSFORMERS = "transformers"
-AGAINST = (TRANSFORMERS, "llama.cpp", "openvino", "vllm")
+TRANSFORMERS, LLAMA_CPP, OPENVINO = "transformers", "llama.cpp", "openvino"
+AGAINST = (TRANSFORMERS, LLAMA_CPP, OPENVINO, "vllm")
 """Other projects' engines that one may ask for beside this one, on the same weights; ``against.py`` says which run here."""
+OUTSIDE = (LLAMA_CPP, OPENVINO)
+"""Those that run in a process of their own, under a Python that may be another one."""
 
 _MAX_TOKENS = 128
 _SEED = 0
@@ -37,6 +39,7 @@ class MeasureSettings:
     delta: float | None = None  # typical: or likelier than this share of exp(-entropy)
     price: float | None = None  # of an hour of this device, in any currency
     against: tuple[str, ...] = ()  # other engines on the same weights: transformers, llama.cpp, openvino, vllm
+    against_python: str | None = None  # that has llama-cpp-python or openvino-genai; None: HEADSTART_AGAINST_PYTHON, or this
 
     def __post_init__(self) -> None:
         for name, (kind, expected) in _LISTS.items():
@@ -60,6 +63,8 @@ class MeasureSettings:
         unknown = next((name for name in self.against if name not in AGAINST), None)
         if unknown is not None:
             raise RequestError(f"against {unknown} is not known; known are {', '.join(AGAINST)}")
+        if self.against_python is not None and not set(self.against) & set(OUTSIDE):
+            raise RequestError(f"against_python has no effect without against {' or '.join(OUTSIDE)}; leave it out")
 
     def rules(self, own: Rule) -> list[Rule]:
         """The rules of acceptance; ``own`` is the model's."""

@@ -16,8 +16,10 @@ from typing import TypeVar
 
 from headstart.lossless import Difference, compare
 from headstart.measure.configurations import BatchRun, Configuration, Output
+from headstart.measure.cost import mean_positions
 from headstart.measure.points import Point
 from headstart.measure.prompts import Prompt
+from headstart.measure.replay import NUM_REPLAYS, Pattern, Replay, share_of
 from headstart.measure.samples import Latency, Sample
 from headstart.sampling import Sampling
 from headstart.target.base import Target
@@ -59,8 +61,8 @@ class Trial:
         return samples
 
     def timings(self) -> Timings | None:
-        """Parts of the loop, each the sum over batches of its median over repeats."""
-        measured = [[run.timings for run in runs if run.timings] for runs in self.runs]
+        """Parts of the loop, each the sum over the batches so far of its median over repeats."""
+        measured = [[run.timings for run in runs if run.timings] for runs in self.runs if runs]
         if not all(measured):
             return None
         total = Timings()
@@ -83,12 +85,36 @@ class Bench:
     target: Target
     trials: list[Trial]
     encoded: list[list[int]]
+    replays: list[Replay] = field(default_factory=list)  # of each trial; none: forwards are not replayed
 
     @property
     def batches(self) -> list[list[list[int]]]:
         """The prompts in groups that are in flight together."""
         size = self.point.batch
         return [self.encoded[i : i + size] for i in range(0, len(self.encoded), size)]
+
+    def replay(self, share: float) -> None:
+        """Replay the forwards of each trial, as far as they are known."""
+        for trial, replay in zip(self.trials, self.replays, strict=bool(self.replays)):
+            pattern = self._pattern(trial)
+            if pattern is not None:
+                replay.play(pattern, share)
+
+    def _pattern(self, trial: Trial) -> Pattern | None:
+        timings = trial.timings()
+        done = [(prompts, runs[0].outputs) for prompts, runs in zip(self.batches, trial.runs, strict=True) if runs]
+        if timings is None or not timings.num_steps:
+            return None
+        pairs = [pair for prompts, outputs in done for pair in zip(prompts, outputs, strict=True)]
+        prompts, answers = [len(prompt) for prompt, _ in pairs], [len(output.tokens) for _, output in pairs]
+        return Pattern(
+            timings.steps_by_rows,
+            max(timings.num_steps // len(done), 1),
+            (timings.stepping - timings.verify) / timings.num_steps,
+            self.point.batch,
+            sum(output.stats.num_steps for _, output in pairs) / timings.num_steps,
+            mean_positions(prompts, answers, 1.0),
+        )
 
     def differences(self, trial: Trial, prompts: Sequence[Prompt]) -> list[Difference] | None:
         """Where its answers part from plain's; None where tokens cannot tell."""
@@ -105,7 +131,7 @@ class Bench:
 
 
 def run(benches: Sequence[Bench], repeat: int, progress: Progress) -> None:
-    """Answer all prompts in all trials of all points, taking turns."""
+    """Answer all prompts in all trials of all points, taking turns, and replay some forwards in between."""
     total = repeat * sum(len(bench.trials) * len(bench.batches) for bench in benches)
     for bench in benches:
         for trial in bench.trials:
@@ -113,14 +139,20 @@ def run(benches: Sequence[Bench], repeat: int, progress: Progress) -> None:
             trial.configuration.run(bench.batches[0], _short(bench.point.sampling))
             trial.runs = [[] for _ in bench.batches]
     done = 0
+    rounds = max(len(bench.batches) for bench in benches)
+    every = -(-rounds * repeat // NUM_REPLAYS)
+    num_replays = len(range(every // 2, rounds * repeat, every))
     for number in range(repeat):
-        for place in range(max(len(bench.batches) for bench in benches)):
+        for place in range(rounds):
             for bench in _rotated(benches, place + number):
                 batches = bench.batches
                 for trial in _rotated(bench.trials, place + number) if place < len(batches) else ():
                     progress(done, total, trial.configuration.name)
                     trial.runs[place].append(trial.configuration.run(batches[place], bench.point.sampling))
                     done += 1
+            if (number * rounds + place) % every == every // 2:
+                for bench in benches:
+                    bench.replay(share_of(len(bench.batches) * repeat, num_replays))
     progress(done, total, "comparing")
 
 

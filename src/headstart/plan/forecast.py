@@ -5,9 +5,10 @@ draft of ``rows`` rows takes
 
     step + scale * (T(rows) - T(n)) + asking
 
-with T from the profile (``profile.py``) and ``scale`` what the machine's forward took in plain decoding over what the
-profile says, so a slow phase of the machine cancels. Every step emits L tokens a sequence instead of one. Nothing of the
-drafting run's own forwards enters: comparing the forecast with the clock tests the model of the cost, and not the clock.
+with T timed apart from the run, ``scale`` what the machine's forward took in plain decoding over that, so a slow phase of the
+machine cancels, and ``asking`` all that a step takes more beside its forward. Every step emits L tokens a sequence instead of
+one. Nothing of the drafting run's own forwards enters: comparing the forecast with the clock tests the model of the cost, and
+not the clock.
 """
 
 from __future__ import annotations
@@ -40,15 +41,14 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class PlainSteps:
-    """Plain decoding at one operating point, as it was measured. Seconds of a step; ``verify`` is its forward alone."""
+    """Plain decoding at one operating point. Seconds of a step, of its forward alone, and of that forward timed apart."""
 
     step: float
     verify: float
-    steps_by_rows: Mapping[int, int]
+    forward: float
 
 
-def step_seconds(forward: Forward, plain: PlainSteps, steps_by_rows: Mapping[int, int], asking: float) -> float:
-    """Seconds of a step with drafts of these sizes; ``asking`` is what the proposer takes in a step."""
-    usual = forward.mean(plain.steps_by_rows)
-    scale = plain.verify / usual if usual and plain.verify else 1.0
-    return plain.step + scale * (forward.mean(steps_by_rows) - usual) + asking
+def step_seconds(plain: PlainSteps, forward: float, asking: float) -> float:
+    """Seconds of a step whose forward takes ``forward``, timed apart; ``asking``: what it takes more beside its forward."""
+    scale = plain.verify / plain.forward if plain.forward and plain.verify else 1.0
+    return plain.step + scale * (forward - plain.forward) + asking

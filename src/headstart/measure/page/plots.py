@@ -129,7 +129,7 @@ def _parts(entries: Sequence[Entry]) -> Plot | None:
         for entry in own
     ]
     text = "Milliseconds of one step. Verify is the model's own forward; everything else is what speculation and the loop add."
-    drawing = bars(rows) + legend([(part, place, False) for place, part in enumerate(PARTS)])
+    drawing = bars(rows) + legend([(part, place, False) for place, part in enumerate(PARTS)], of_bars=True)
     return Plot(f"Where the time of a step goes{_where(entries)}", text, drawing)
 
 

@@ -15,7 +15,8 @@ WIDTH, HEIGHT = 640, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 46
 NUM_COLOURS = 8
 _NUM_TICKS = 5
-_ROW, _BAR, _LABEL, _VALUE = 30, 18, 190, 84
+_ROW, _BAR, _VALUE = 30, 18, 112
+_LETTER, _LONGEST_LABEL = 12.5, 250  # of the largest text, which phones get
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,14 @@ def bars(entries: Sequence[Bar], *, level: float | None = None) -> str:
     """Horizontal bars, one below the other."""
     most = max([sum(part for part, _ in bar.parts) for bar in entries] + [bar.interval[1] for bar in entries if bar.interval])
     most = max(most, level or 0.0) or 1.0
-    scale = (WIDTH - _LABEL - _VALUE) / most
+    label = min(_LETTER * max((len(bar.name) for bar in entries), default=0) + 12, _LONGEST_LABEL)
+    scale = (WIDTH - label - _VALUE) / most
     height = _ROW * len(entries) + 8
     parts = []
     for place, bar in enumerate(entries):
         y = _ROW * place + 6
-        parts.append(_text(_LABEL - 8, y + 14, bar.name, "end"))
-        x = float(_LABEL)
+        parts.append(_text(label - 8, y + 14, bar.name, "end"))
+        x = float(label)
         for value, colour in bar.parts:
             parts.append(
                 f'<rect class="bar s{colour % NUM_COLOURS}" x="{x:.1f}" y="{y}" '
@@ -94,7 +96,7 @@ def bars(entries: Sequence[Bar], *, level: float | None = None) -> str:
             )
             x += value * scale
         if bar.interval:
-            low, high = (_LABEL + value * scale for value in bar.interval)
+            low, high = (label + value * scale for value in bar.interval)
             parts.append(
                 f'<path class="interval" d="M{low:.1f} {y + 4}V{y + 14}M{low:.1f} {y + 9}H{high:.1f}'
                 f'M{high:.1f} {y + 4}V{y + 14}"/>'
@@ -102,19 +104,21 @@ def bars(entries: Sequence[Bar], *, level: float | None = None) -> str:
             x = max(x, high)
         parts.append(_text(x + 6, y + 14, bar.text, "start"))
     if level is not None:
-        x = _LABEL + level * scale
+        x = label + level * scale
         parts.append(f'<line class="level" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}"/>')
     return _svg(WIDTH, height, parts)
 
 
-def legend(names: Sequence[tuple[str, int, bool]]) -> str:
-    """Names with their colours; the third says whether the line is dashed."""
+def legend(names: Sequence[tuple[str, int, bool]], *, of_bars: bool = False) -> str:
+    """Names with their colours, those of lines or of bars; the third says whether the line is dashed."""
     items = []
     for name, colour, dashed in names:
-        kind = f"line s{colour % NUM_COLOURS}" + (" dashed" if dashed else "")
-        mark = "" if dashed else _mark(12, 6, colour, "")
-        line = f'<line class="{kind}" x1="1" x2="23" y1="6" y2="6"/>'
-        items.append(f'<li><svg class="key" viewBox="0 0 24 12" aria-hidden="true">{line}{mark}</svg>{escape(name)}</li>')
+        if of_bars:
+            key = f'<rect class="bar s{colour % NUM_COLOURS}" x="6" y="0" width="12" height="12"/>'
+        else:
+            kind = f"line s{colour % NUM_COLOURS}" + (" dashed" if dashed else "")
+            key = f'<line class="{kind}" x1="1" x2="23" y1="6" y2="6"/>' + ("" if dashed else _mark(12, 6, colour, ""))
+        items.append(f'<li><svg class="key" viewBox="0 0 24 12" aria-hidden="true">{key}</svg>{escape(name)}</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 

@@ -1,0 +1,106 @@
+"""T(rows) as decoding meets it: forwards of a configuration's own sizes, at its own pace, without the configuration.
+
+A forward's time depends on more than its rows. Behind a prompt or a larger forward the first ones take up to half as long
+again, until the caches hold the weights once more; behind the pause in which a proposer thinks, the cores have to wake up. The
+fastest forwards of a few in a row, which is what ``plan/profile.py`` looks for, meet none of that.
+
+So a *replay* feeds made-up tokens: prompts as long as the run's text is on average, then forwards whose numbers of rows are
+drawn evenly from those of the configuration's steps so far, each behind a pause as long as its steps have beside their forward.
+Replays stand between the batches of the run and meet the machine in the same moods. No draft is made and no token of the run is
+seen, so a forecast from replays can be wrong: about what asking costs, or about what a forward depends on.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headstart.target.base import Feed, Slot, Target
+from headstart.tree import Tree
+
+NUM_REPLAYS = 8  # of a run, at most
+_SHARE = 0.15  # of a run's forwards that are replayed, at most
+_LEAST = 12  # forwards of a replay
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """How a configuration steps: what its batches so far have in common."""
+
+    steps_by_rows: Mapping[int, int]
+    num_steps: int  # of a batch
+    pause: float  # seconds of a step beside its forward
+    batch: int
+    in_flight: float  # sequences, on average
+    positions: float  # cached ones of a sequence, on average
+
+    @property
+    def rows_of_sequence(self) -> float:
+        """In a step, on average."""
+        total = sum(self.steps_by_rows.values())
+        return sum(rows * count for rows, count in self.steps_by_rows.items()) / total / self.in_flight
+
+
+class Replay:
+    """The replays of one configuration at one point."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._seconds: list[float] = []
+
+    @property
+    def seconds(self) -> float | None:
+        """Mean of a replayed forward; None where nothing was replayed."""
+        return sum(self._seconds) / len(self._seconds) if self._seconds else None
+
+    def play(self, pattern: Pattern, share: float) -> None:
+        """As many forwards as this share of a batch's."""
+        number = min(max(round(share * pattern.num_steps), _LEAST), pattern.num_steps)
+        sizes = drawn(pattern.steps_by_rows, number)
+        length = min(max(round(pattern.positions), 1), self._target.context_limit - max(sizes))
+        slots = [self._target.open() for _ in range(pattern.batch)]
+        try:
+            for slot in slots:
+                self._target.forward([Feed(slot, self._chain(length), length - 1)])
+                self._target.keep(slot, tuple(range(length)))
+            for size in sizes:
+                used = min(max(round(size / pattern.rows_of_sequence), 1), size, pattern.batch)
+                self._seconds.append(self._forward(slots[:used], size, pattern.pause))
+        finally:
+            for slot in slots:
+                self._target.close(slot)
+
+    def _forward(self, slots: Sequence[Slot], num_rows: int, pause: float) -> float:
+        feeds = [Feed(slot, self._chain(share)) for slot, share in zip(slots, shared(num_rows, len(slots)), strict=True)]
+        until = time.perf_counter() + pause
+        while time.perf_counter() < until:
+            pass
+        started = time.perf_counter()
+        self._target.forward(feeds)
+        spent = time.perf_counter() - started
+        for slot in slots:
+            self._target.keep(slot, ())
+        return spent
+
+    def _chain(self, length: int) -> Tree:
+        return Tree.chain([(7 + 41 * place) % self._target.vocab_size for place in range(length)])
+
+
+def share_of(num_batches: int, num_replays: int) -> float:
+    """The share of a batch's forwards that each of the replays may have."""
+    return min(_SHARE * num_batches / num_replays, 1.0)
+
+
+def drawn(counts: Mapping[int, int], number: int) -> list[int]:
+    """So many of these sizes, as often as they occurred, in an order that means nothing and is always the same."""
+    ordered = [rows for rows, count in sorted(counts.items()) for _ in range(count)]
+    chosen = [ordered[int((place + 0.5) * len(ordered) / number)] for place in range(number)]
+    random.Random(number).shuffle(chosen)
+    return chosen
+
+
+def shared(num_rows: int, number: int) -> list[int]:
+    """Rows of each of so many sequences, as even as can be."""
+    return [num_rows // number + (place < num_rows % number) for place in range(number)]
