@@ -10,5 +10,5 @@ for (const box of document.querySelectorAll(".steps")) {
   slider.addEventListener("input", () => show(Number(slider.value)));
   box.querySelector(".back").addEventListener("click", () => show(Number(slider.value) - 1));
   box.querySelector(".next").addEventListener("click", () => show(Number(slider.value) + 1));
-  show(1);
+  show(Math.max(1, shown.findIndex((step) => step.querySelector(".edge.taken")))); // the first where a guess became text
 }

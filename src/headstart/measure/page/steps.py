@@ -43,7 +43,8 @@ def _told(number: int, step: Mapping[str, Any]) -> str:
         return f"Step {number}: nothing was drafted; the pass gives {tokens}."
     accepted = step["num_accepted"]
     drafted = f"Step {number}: {len(step['nodes'])} drafted, {accepted} accepted"
-    return f"{drafted}; the pass gives {tokens}, the last one the model's own."
+    own = "the last one the model's own" if committed > 1 else "the model's own"
+    return f"{drafted}; the pass gives {tokens}, {own}."
 
 
 def _tree(step: Mapping[str, Any]) -> str:
