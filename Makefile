@@ -25,7 +25,7 @@ run: install
 install: $(VENV)/installed
 
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 check: $(VENV)/installed-check
 	$(BIN)/ruff check

@@ -25,7 +25,7 @@ PROMPTS = (
     "Summarise: The ship left the harbour at dawn. By noon the wind had died and the ship lay still until night.",
 )
 DTYPES = ("auto", "bfloat16", "int8")  # auto: the file's own blocks of 4 and 8 bits
-SAMPLINGS = {"greedy": hs.Sampling(max_tokens=24), "sampled": hs.Sampling(max_tokens=24, temperature=0.8, seed=4)}
+SAMPLINGS = {"greedy": hs.Sampling(max_tokens=16), "sampled": hs.Sampling(max_tokens=16, temperature=0.8, seed=4)}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("none", {}),
     "ngram": ("ngram", {}),

@@ -21,9 +21,9 @@ PROMPTS = (
     "Tom has 5 apples and buys 7 more. He gives 3 to Anna. How many apples does Tom have?",
 )
 STORED_LENGTHS = {"medusa": 2.07, "hydra": 2.16}  # of the shipped heads on these prompts, 64 tokens each, 16 rows
-GREEDY = hs.Sampling(max_tokens=40)
+GREEDY = hs.Sampling(max_tokens=24)
 SAMPLED = hs.Sampling(
-    max_tokens=40, temperature=0.8, top_p=0.95, seed=3, repetition_penalty=1.1, presence_penalty=0.2, frequency_penalty=0.1
+    max_tokens=24, temperature=0.8, top_p=0.95, seed=3, repetition_penalty=1.1, presence_penalty=0.2, frequency_penalty=0.1
 )
 SAMPLINGS = {"greedy": GREEDY, "every penalty": SAMPLED}
 GUESSERS: dict[str, dict[str, Any]] = {

@@ -377,7 +377,7 @@ class Poisoned:
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "mtp"])
 def test_heads_learn_what_the_text_repeats(kind: str) -> None:
     goal = objective(BASE, soft_weight=0.0, kind=kind)
-    made = trainer(settings=SETTINGS.changed(epochs=30, learning_rate=1e-2), goal=goal)
+    made = trainer(settings=SETTINGS.changed(epochs=15, learning_rate=1e-2), goal=goal)
     made.plan(None)
     made.run()
     assert made.progress.best_length > made.progress.curve[0]["length"] + 0.3
@@ -432,7 +432,7 @@ def chats(path: Path, number: int = 90) -> Path:
 
 def run(tmp_path: Path, **options: Any) -> TrainResult:
     chosen: dict[str, Any] = {
-        "settings": SETTINGS.changed(epochs=12),
+        "settings": SETTINGS.changed(epochs=5),
         "data": chats(tmp_path / "chats.jsonl"),
         "out": tmp_path / "heads",
     }
@@ -442,7 +442,7 @@ def run(tmp_path: Path, **options: Any) -> TrainResult:
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "mtp"])
 def test_one_call_trains_heads_that_load_with_their_measured_acceptance(tmp_path: Path, kind: str) -> None:
     events: list[Event] = []
-    settings = SETTINGS.changed(epochs=40, learning_rate=1e-2)
+    settings = SETTINGS.changed(epochs=15, learning_rate=1e-2)
     result = run(tmp_path, heads=kind, report=events.append, settings=settings)
     assert result.after.predicted_length[16] > result.before.predicted_length[16]
     heads = load_heads(tmp_path / "heads", BaseIdentity.of(tiny_loaded().target))
@@ -544,7 +544,7 @@ def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(tmp_path: Path) -> 
             if event.done == 9:
                 raise KeyboardInterrupt
 
-    options: dict[str, Any] = {"out": tmp_path / "killed", "settings": SETTINGS.changed(epochs=12, checkpoint_minutes=0)}
+    options: dict[str, Any] = {"out": tmp_path / "killed", "settings": SETTINGS.changed(epochs=5, checkpoint_minutes=0)}
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, report=die, **options)
     with pytest.raises(TrainingError, match=r"other settings \(heads\)"):

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -34,18 +34,9 @@ from headstart.pretrain.trainer import FORM, Pretrainer, Progress
 from headstart.pretrain.workers import Workers
 from headstart.target.machine import cpu_name, num_cores
 from headstart.train.checkpoint import read_record
+from headstart.train.result import Event, Report, silent
 
 CHECKPOINT, TRAINED_TOKENIZER = "checkpoint.safetensors", "tokenizer.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What a run tells while it goes on. ``total`` is what the stage comes to, or 0 for a mere message."""
-
-    stage: str
-    message: str
-    done: int = 0
-    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +51,12 @@ class PretrainResult:
     is_first: bool = True  # of several processes, the one that reports
 
 
-Report = Callable[[Event], None]
-
-
-def _silent(event: Event) -> None:
-    """Nobody listens."""
-
-
 def pretrain(
     data: Sequence[str | Path] | str | Path,
     out: str | Path,
     *,
     resume: bool = True,
-    report: Report = _silent,
+    report: Report = silent,
     settings: PretrainSettings | None = None,
     **options: Any,
 ) -> PretrainResult:
@@ -108,7 +92,7 @@ class _Run:
         self.work = folder.with_name(folder.name + ".work")
         self.checkpoint = self.work / CHECKPOINT
         self.workers = Workers(settings.device)
-        self.report = report if self.workers.is_first else _silent
+        self.report = report if self.workers.is_first else silent
 
     def go(self, resume: bool) -> PretrainResult:
         settings, workers = self.settings, self.workers

@@ -13,7 +13,7 @@ from headstart.train.checkpoint import Progress
 from headstart.train.joint.quality import Quality
 from headstart.train.offers import Offer
 
-Stage = Literal["write", "capture", "train", "joint"]
+Stage = Literal["write", "capture", "train", "joint", "pretrain"]
 
 
 @dataclass(frozen=True, slots=True)
