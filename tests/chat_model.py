@@ -36,10 +36,10 @@ def chat_tokenizer(*, chat: bool = True) -> Tokenizer:
     return Tokenizer(backend, chat_template=TEMPLATE if chat else None, special_tokens={"eos_token": "<e>"})
 
 
-def tiny_loaded(seed: int = 0, *, chat: bool = True) -> Loaded:
+def tiny_loaded(seed: int = 0, *, chat: bool = True, **config: Any) -> Loaded:
     """Model and tokenizer as ``load_model`` gives them."""
     tokenizer = chat_tokenizer(chat=chat)
-    model = tiny_llama(seed, vocab_size=tokenizer.vocab_size)
+    model = tiny_llama(seed, vocab_size=tokenizer.vocab_size, **config)
     bias = torch.zeros(tokenizer.vocab_size)
     bias[END] = 4.0  # turns shall be short
     model.get_output_embeddings().bias = torch.nn.Parameter(bias)
@@ -57,6 +57,6 @@ def save_chat_model(folder: Path, **config: Any) -> str:
     return str(folder)
 
 
-def tiny_base(seed: int = 0, *, chat: bool = True) -> Base:
+def tiny_base(seed: int = 0, *, chat: bool = True, **config: Any) -> Base:
     """The same, as training sees it."""
-    return Base.of(tiny_loaded(seed, chat=chat), "float32")
+    return Base.of(tiny_loaded(seed, chat=chat, **config), "float32")

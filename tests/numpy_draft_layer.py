@@ -50,6 +50,11 @@ class NumpyDraftLayer:
     def length(self, slot: Slot) -> int:
         return len(self.rows[slot])
 
+    def fork(self, slot: Slot) -> Slot:
+        twin = self.open()
+        self.rows[twin] = list(self.rows[slot])
+        return twin
+
     def close(self, slot: Slot) -> None:
         del self.rows[slot]
         self.pending.pop(slot, None)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headstart.accept import Row
 from headstart.proposers.base import Observation, Sequence
 from headstart.sampling import Sampler, log_softmax, unusable_logits
-from headstart.target.base import BaseWeights, ChosenLogprob, Feed, Slot
+from headstart.target.base import HIDDEN, BaseWeights, ChosenLogprob, Feed, Slot
 from headstart.tree import ROOT, Path, Tree, TreeBuilder
 from numpy_operations import NumpyOperations
 
@@ -145,7 +145,12 @@ class ScriptedTarget:
 
     def watched_states(self, prefix: tuple[int, ...]) -> Logits:
         """What the watched layers read, [F * hidden_size]: hidden states of this prefix, one a layer."""
-        own = [hash_generator("stream", layer, prefix).standard_normal(self.hidden_size) for layer in self.watched]
+        own = [
+            self.hidden_state(prefix)
+            if layer == HIDDEN
+            else hash_generator("stream", layer, prefix).standard_normal(self.hidden_size)
+            for layer in self.watched
+        ]
         return np.concatenate(own).astype(np.float32)
 
     @property

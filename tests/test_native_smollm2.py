@@ -80,8 +80,10 @@ def test_every_way_of_decoding_gives_the_same_tokens(
 def test_an_mtp_layer_changes_no_token(
     plain: hs.LLM, expected: dict[str, list[hs.Answer]], request_name: str, tmp_path: Path
 ) -> None:
-    """None ships, so this one is random; its sizes are real."""
-    config = MtpConfig(plain.target.hidden_size, plain.target.vocab_size, 9, 3, 64, 1152, draft_vocab=tuple(range(2, 4000)))
+    """None ships, so this one is random; its sizes are real, and it reads prompts and features."""
+    sizes = (plain.target.hidden_size, plain.target.vocab_size, 9, 3, 64, 1152)
+    reads: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": (2, 15, 27), "reads_prompt": True}
+    config = MtpConfig(*sizes, **reads, draft_vocab=tuple(range(2, 4000)))
     tensors = initial_tensors(config, np.random.default_rng(0), 3.0)
     noise = np.random.default_rng(1).normal(scale=0.01, size=config.shapes()["layers.0.mlp.down_proj.weight"])
     tensors["layers.0.mlp.down_proj.weight"] += noise.astype(np.float32)

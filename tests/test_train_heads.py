@@ -204,7 +204,7 @@ def test_pieces_hold_every_row_once_and_whole_segments_where_they_must(lengths: 
     remaining = torch.tensor([left for length in lengths for left in range(length, 0, -1)])
     batch = Batch(torch.zeros(len(remaining), 1), remaining, remaining, remaining)
     for whole in (False, True):
-        pieces = list(batch.pieces(num_rows, whole_segments=whole))
+        pieces = list(batch.pieces(num_rows, whole_texts=whole))
         assert [row for piece in pieces for row in range(piece.start, piece.stop)] == list(range(len(remaining)))
         if whole:
             assert all(int(remaining[piece.stop - 1]) == 1 for piece in pieces)

@@ -154,11 +154,12 @@ def test_states_of_written_documents_are_those_of_the_target() -> None:
     target = chatty(2)
     for found in written(writer(target), 30):
         places = [place for start, stop in found.document.supervised for place in range(start, stop)]
-        assert len(found.hidden) == len(found.greedy) == len(places) == num_rows(found.document)
+        hidden, greedy, _ = found.states
+        assert len(hidden) == len(greedy) == len(places) == num_rows(found.document)
         for row, place in list(enumerate(places))[::7]:
             prefix = found.document.tokens[:place]
-            np.testing.assert_array_equal(found.hidden[row].numpy(), target.hidden_state(prefix))
-            assert int(found.greedy[row]) == int(target.next_logits(prefix).argmax())
+            np.testing.assert_array_equal(hidden[row].numpy(), target.hidden_state(prefix))
+            assert int(greedy[row]) == int(target.next_logits(prefix).argmax())
 
 
 def test_no_more_than_the_batch_is_in_flight_and_all_slots_are_given_back() -> None:
@@ -295,7 +296,7 @@ def test_states_of_given_documents_are_those_of_the_target(rows: int, monkeypatc
     documents = [Document("text", -1, tuple(rng.randrange(30) for _ in range(n)), ((0, n),)) for n in (1, 2, 9, 30, 4)]
     documents.append(Document("chat", -1, tuple(rng.randrange(30) for _ in range(50)), ((20, 23), (30, 31))))
     documents.append(Document("chat", -1, (1, 2), ()))
-    for read, (hidden, greedy) in zip(documents, hidden_states(target, documents), strict=True):
+    for read, (hidden, greedy, _) in zip(documents, hidden_states(target, documents), strict=True):
         prefixes = [read.tokens[:place] for start, stop in read.supervised for place in range(max(start, 1), stop)]
         expected = [target.hidden_state(prefix) for prefix in prefixes]
         assert hidden.shape == (len(prefixes), target.hidden_size)

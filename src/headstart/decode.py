@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 from headstart import accept
 from headstart.accept import EXACT, Rule
 from headstart.errors import RequestError
-from headstart.proposers.base import Observation, Planner, Proposer, Sequence
+from headstart.proposers.base import Observation, Planner, PromptChunk, Proposer, ReadsPrompts, Sequence
 from headstart.sampling import Sampler, Sampling, fresh_seed, nth_seed
 from headstart.stats import Stats
 from headstart.target.base import ChosenLogprob, Feed, Scored, Slot, Target, TimedTarget
@@ -146,6 +146,7 @@ class Decoder:
         self._clock = PartClock()
         self._timed = target if isinstance(target, TimedTarget) else None
         self._planner = proposer if isinstance(proposer, Planner) else None
+        self._reader = proposer if isinstance(proposer, ReadsPrompts) else None
         self._joining: list[list[Generation]] = []  # the answers to one prompt; they get their slot in the next step
         self._running: list[_Running] = []
 
@@ -260,8 +261,11 @@ class Decoder:
             results.append(_commit(work, generation, draft, verdict, scored))
             if not generation.finished:
                 observations.append(_observation(generation, draft, verdict, scored))
+        chunks = _prompt_chunks(batch, scored) if self._reader else []
         self._settle(batch, {generation.key: verdict for (_, generation, _), verdict in zip(asked, verdicts, strict=True)})
         clock.mark("commit")
+        if self._reader and chunks:
+            self._reader.read_prompt(chunks)
         if self.proposer and observations and not (self._planner and self._planner.is_resting):
             self.proposer.observe(observations)
         clock.mark("propose")
@@ -332,6 +336,16 @@ class Decoder:
         if self.proposer:
             for generation in ended:
                 self.proposer.forget(generation.key)
+
+
+def _prompt_chunks(batch: ListOf[_Work], scored: Scored) -> list[PromptChunk]:
+    """What a step computed of prompts whose answers are still wanted; before it is settled."""
+    found = []
+    for entry, work in enumerate(batch):
+        keys = tuple(generation.key for generation in work.running.generations if not generation.finished)
+        if work.running.is_prompting and keys:
+            found.append(PromptChunk(keys, work.running.num_cached, work.tree.tokens, scored, entry))
+    return found
 
 
 def _commit(work: _Work, generation: Generation, draft: accept.Draft, verdict: accept.Verdict, scored: Scored) -> StepResult:

@@ -72,6 +72,9 @@ class DraftLayer(Protocol):
     def keep(self, slot: Any, path: Path) -> None:
         """Commit a path of the slot's last forward, from row 0 on; forget its other rows."""
 
+    def fork(self, slot: Any) -> Any:
+        """A new slot with the same committed rows."""
+
     def close(self, slot: Any) -> None:
         """Free a slot."""
 

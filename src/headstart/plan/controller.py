@@ -31,7 +31,7 @@ from headstart.plan.members import Member, Standing, situation
 from headstart.plan.offer import Offer
 from headstart.plan.profile import Clock
 from headstart.plan.stepcost import StepCost
-from headstart.proposers.base import Observation, Sequence
+from headstart.proposers.base import Observation, PromptChunk, Sequence, pass_on_prompt
 from headstart.proposers.combined import walks_of
 from headstart.proposers.walk import MIN_REACH, Walk
 from headstart.tree import Tree
@@ -129,6 +129,10 @@ class AutoProposer:
         pending.started = self._clock()
         self._overhead += 0.1 * (pending.started - started - self._overhead)
         return trees
+
+    def read_prompt(self, chunks: ListOf[PromptChunk]) -> None:
+        """Let the members see chunks of prompts, whether they are asked or not."""
+        pass_on_prompt((member.proposer for member in self.members), chunks)
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Time the step, judge all that was offered, and pass on to each member what became of its own tree."""

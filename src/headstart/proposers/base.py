@@ -4,11 +4,13 @@ Before each step the loop asks for one tree a sequence; after it, ``observe`` te
 can change the text, only the number of steps. A proposer that has nothing to say returns the root alone.
 
 A proposer keeps what it holds per sequence under ``Sequence.key`` and drops it in ``forget``. One with a cache of its own keeps
-it in step with ``Sequence.tokens``, which only ever grow, also when it was not asked for a while.
+it in step with ``Sequence.tokens``, which only ever grow, also when it was not asked for a while; one whose cache needs the
+target's states of the prompt hears of every chunk of it (:class:`ReadsPrompts`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -58,6 +60,22 @@ class Observation:
         return self.rows[0][1] != ROOT
 
 
+@dataclass(frozen=True, slots=True)
+class PromptChunk:
+    """Some rows of a prompt, as the target computed them; the ``Observation`` of its first token follows behind the last."""
+
+    keys: tuple[int, ...]  # the answers to the prompt that are still wanted; they share its rows until their first tokens
+    start: int  # the position of the first row
+    tokens: tuple[int, ...]
+    scored: Scored
+    entry: int  # of the batch
+
+    @property
+    def rows(self) -> list[Row]:
+        """All of them."""
+        return [(self.entry, row) for row in range(len(self.tokens))]
+
+
 class Proposer(Protocol):
     """Whatever guesses."""
 
@@ -71,6 +89,25 @@ class Proposer(Protocol):
 
     def forget(self, key: int) -> None:
         """The sequence left."""
+
+
+@runtime_checkable
+class ReadsPrompts(Proposer, Protocol):
+    """A proposer that wants to see the rows of prompts."""
+
+    def read_prompt(self, chunks: ListOf[PromptChunk]) -> None:
+        """Chunks that a step computed, before their answers are observed.
+
+        One that does not begin where the last one ended (a prefix that was never computed here, a text that is computed anew)
+        begins the text there.
+        """
+
+
+def pass_on_prompt(proposers: Iterable[Proposer], chunks: ListOf[PromptChunk]) -> None:
+    """Let those of some proposers that want to see prompts see these chunks."""
+    for proposer in proposers:
+        if isinstance(proposer, ReadsPrompts):
+            proposer.read_prompt(chunks)
 
 
 @runtime_checkable

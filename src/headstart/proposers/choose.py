@@ -167,10 +167,12 @@ def _mtp(bound: Any, target: Target) -> Proposer:
     """The proposer of one layer that is run several steps, or of heads that were trained together with their model."""
     from headstart.heads.future import BoundFuture
     from headstart.proposers.future import FutureProposer
-    from headstart.proposers.mtp import MtpProposer
+    from headstart.proposers.mtp import MtpProposer, watched
     from headstart.proposers.sequential import SequentialProposer
 
     if not isinstance(bound, BoundFuture):
+        if layers := watched(bound.config):
+            target.watch(layers)
         return MtpProposer(bound)
     target.watch(bound.config.watched)
     return SequentialProposer(bound) if bound.config.variant == "sequential" else FutureProposer(bound)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol, cast
 
-from headstart.proposers.base import Observation, Proposer, Sequence
+from headstart.proposers.base import Observation, PromptChunk, Proposer, Sequence, pass_on_prompt
 from headstart.proposers.walk import SILENT, Estimates, Grown, TreeWalk, Walk, grow
 from headstart.tree import ROOT, Tree
 
@@ -72,6 +72,10 @@ class CombinedProposer:
             self._grown[sequence.key] = grown
             trees.append(grown.tree)
         return trees
+
+    def read_prompt(self, chunks: ListOf[PromptChunk]) -> None:
+        """Let the members see chunks of prompts."""
+        pass_on_prompt(self.members.values(), chunks)
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Tell every member, with its own share of each draft."""

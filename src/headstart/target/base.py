@@ -27,6 +27,9 @@ Slot = NewType("Slot", int)
 Hidden = Any
 """Hidden states in the engine's own array type; only the engine's own ``Operations`` look inside."""
 
+HIDDEN = -1
+"""In place of a layer to watch: what the output matrix reads, of every row and not of the scored ones alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Feed:
@@ -73,7 +76,7 @@ class Scored(Protocol):
         """Last hidden states [rows, D] (what the output matrix reads), detached from the cache."""
 
     def states(self, rows: Sequence[Row]) -> Hidden:
-        """Residual streams before the watched layers [rows, F * D], of any row that was fed, scored or not."""
+        """What is watched [rows, F * D], of any row that was fed, scored or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,10 @@ class Target(Protocol):
         """Commit these rows of the slot's last forward, a path from row 0 on; forget its others. Empty: forget all."""
 
     def watch(self, layers: Sequence[int]) -> None:
-        """From now on ``Scored.states`` gives the residual streams before these F layers; the number of layers: at the end."""
+        """From now on ``Scored.states`` gives the residual streams before these F layers; the number of layers: at the end.
+
+        ``HIDDEN`` among them: what the output matrix reads. ModelError if the model has no such layer.
+        """
 
     def fork(self, slot: Slot) -> Slot:
         """A new slot with the same committed rows."""

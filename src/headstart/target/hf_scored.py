@@ -69,7 +69,7 @@ class HfScored:
         return self._hidden.index_select(0, self._index([self._places[row] for row in rows]))
 
     def states(self, rows: Sequence[Row]) -> Tensor:
-        """Residual streams before the watched layers, [rows, F * D], as a copy."""
+        """What is watched, [rows, F * D], as a copy."""
         if self._streams is None:
             raise ValueError("no layer is watched")
         states, starts = self._streams

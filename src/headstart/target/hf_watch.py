@@ -1,7 +1,8 @@
 """The residual stream in front of chosen layers of a transformers model, caught while a forward runs.
 
 Heads that were trained together with their model read the stream where it branches off, not behind the last norm. A hook in
-front of each watched layer keeps what goes in; in front of the last norm it is the stream behind all layers.
+front of each watched layer keeps what goes in; in front of the last norm it is the stream behind all layers, and in front of
+the output matrix the hidden state of every row.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headstart.errors import ModelError
+from headstart.target.base import HIDDEN
 
 _FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
 
@@ -34,17 +36,10 @@ class Watcher:
 
     def __init__(self, model: Any, layers: Sequence[int], name: str) -> None:
         """ModelError if a layer does not exist or the model's layers are not found."""
-        found, norm = layer_list(model), final_norm(model.get_decoder())
-        if found is None or norm is None:
-            raise ModelError(
-                f"the layers of {name} are not found, so heads cannot read between them; decode with another proposer"
-            )
-        modules = [*found[1], norm]
-        if not all(0 <= layer < len(modules) for layer in layers):
-            raise ModelError(f"{name} has {len(found[1])} layers; heads want to read before layer {max(layers)}")
+        modules = {HIDDEN: model.get_output_embeddings()} | _places(model, name, [e for e in layers if e != HIDDEN])
         self._streams: list[Tensor | None] = [None] * len(layers)
-        self._hooks = [
-            modules[layer].register_forward_pre_hook(self._keeper(place), with_kwargs=True)
+        self._hooks = [  # in front of the output matrix before the target leaves rows out there
+            modules[layer].register_forward_pre_hook(self._keeper(place), with_kwargs=True, prepend=layer == HIDDEN)
             for place, layer in enumerate(layers)
         ]
 
@@ -71,3 +66,16 @@ class Watcher:
             self._streams[place] = inputs[0] if inputs else named["hidden_states"]
 
         return keep
+
+
+def _places(model: Any, name: str, layers: Sequence[int]) -> dict[int, Any]:
+    """The modules that the residual stream goes into at these layers."""
+    if not layers:
+        return {}
+    found, norm = layer_list(model), final_norm(model.get_decoder())
+    if found is None or norm is None:
+        raise ModelError(f"the layers of {name} are not found, so heads cannot read between them; decode with another proposer")
+    modules = [*found[1], norm]
+    if not all(0 <= layer < len(modules) for layer in layers):
+        raise ModelError(f"{name} has {len(found[1])} layers; heads want to read before layer {max(layers)}")
+    return {layer: modules[layer] for layer in layers}

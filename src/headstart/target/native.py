@@ -19,10 +19,10 @@ import numpy as np
 
 from headstart import _native
 from headstart.errors import ModelError, RequestError
-from headstart.target.base import BaseWeights, Feed, ModelSize, Slot
+from headstart.target.base import HIDDEN, BaseWeights, Feed, ModelSize, Slot
 from headstart.target.native_forward import forward
 from headstart.target.native_operations import NativeOperations
-from headstart.target.native_scored import NativeScored
+from headstart.target.native_scored import LastNorm, NativeScored
 from headstart.target.native_weights import NativeWeights
 from headstart.tree import Path
 
@@ -55,6 +55,7 @@ class NativeTarget:
         self.fingerprint = weights.sample.fingerprint(settings.num_layers)
         self._weights = weights
         self._operations = NativeOperations(weights.dtype)
+        self._last_norm: LastNorm | None = None  # of what is watched
         try:
             self._model = _native.Model(settings.stack(vocab_size, kv_dtype), weights.tensors)
         except ValueError as error:
@@ -72,15 +73,21 @@ class NativeTarget:
         """Score all rows; RequestError behind the context limit, ValueError if slots are misused."""
         for feed in batch:
             self._refuse_excess(feed)
-        return forward(self._model, batch)
+        return forward(self._model, batch, last_norm=self._last_norm)
 
     def keep(self, slot: Slot, path: Path) -> None:
         """Commit these rows of the slot's last forward, a path from row 0 on; forget its others. Empty: forget all."""
         self._model.keep(slot, np.array(path, dtype=np.int64))
 
     def watch(self, layers: Sequence[int]) -> None:
-        """Keep the residual streams before these layers of every row fed; ValueError for a layer that is none."""
-        self._model.watch(np.array(layers, dtype=np.int64))
+        """Keep the residual streams before these layers of every row fed; ModelError for a layer that is none."""
+        if not all(layer == HIDDEN or 0 <= layer <= self.num_layers for layer in layers):
+            raise ModelError(f"{self.name} has {self.num_layers} layers; heads want to read before layer {max(layers)}")
+        ends = [self.num_layers if layer == HIDDEN else layer for layer in layers]
+        self._model.watch(np.array(ends, dtype=np.int64))
+        places = tuple(place for place, layer in enumerate(layers) if layer == HIDDEN)
+        norm: Any = self._weights.tensors["norm"]
+        self._last_norm = LastNorm(norm, self._weights.settings.norm_epsilon, places) if places else None
 
     def fork(self, slot: Slot) -> Slot:
         """A new slot with the same committed rows."""

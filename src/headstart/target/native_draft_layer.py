@@ -84,6 +84,10 @@ class NativeDraftLayer:
         """Commit these rows of the slot's last forward, a path from row 0 on; forget its others."""
         self._model.keep(slot, np.array(path, dtype=np.int64))
 
+    def fork(self, slot: Slot) -> Slot:
+        """A new slot with the same committed rows."""
+        return Slot(self._model.fork(slot))
+
     def close(self, slot: Slot) -> None:
         """Free a slot."""
         self._model.close(slot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +14,38 @@ from headstart.sampling import Sampler
 from headstart.target.base import ChosenLogprob
 
 
+@dataclass(frozen=True, slots=True)
+class LastNorm:
+    """The norm in front of the output matrix, for rows that the stack did not score; as the stack's own up to rounding."""
+
+    weight: NDArray[np.float32]  # [D]
+    epsilon: float
+    places: tuple[int, ...]  # of the watched streams, those that it is meant for
+
+    def apply(self, states: NDArray[np.float32]) -> None:
+        """Normalise these parts of [rows, F * D] in place."""
+        wide = len(self.weight)
+        for place in self.places:
+            part = states[:, place * wide : (place + 1) * wide]
+            part *= self.weight / np.sqrt((part * part).mean(axis=1, keepdims=True) + np.float32(self.epsilon))
+
+
 class NativeScored:
     """Implements ``Scored`` over a result of the compiled stack, which its arrays keep alive."""
 
     def __init__(
-        self, result: _native.Result, first_row: Sequence[int], first_scored: Sequence[int], starts: Sequence[int]
+        self,
+        result: _native.Result,
+        first_row: Sequence[int],
+        first_scored: Sequence[int],
+        starts: Sequence[int],
+        last_norm: LastNorm | None = None,
     ) -> None:
         """Row 0 of each entry is row ``starts`` of all, and would be row ``first_row`` of the scored ones, if it was scored."""
         self._logits = result.logits  # [S, V]
         self._hidden = result.hidden  # [S, D]
         self._result = result
-        self._first_row, self._first_scored, self._starts = first_row, first_scored, starts
+        self._first_row, self._first_scored, self._starts, self._last_norm = first_row, first_scored, starts, last_norm
 
     def pick(self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]) -> list[int]:
         """The plain sampler's token of each row."""
@@ -79,8 +101,11 @@ class NativeScored:
         return self._hidden[self._places(rows)]
 
     def states(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        """Residual streams before the watched layers, [rows, F * D], as a copy."""
-        return self._result.states[[self._starts[entry] + row for entry, row in rows]]
+        """What is watched, [rows, F * D], as a copy."""
+        states = self._result.states[[self._starts[entry] + row for entry, row in rows]]
+        if self._last_norm is not None:
+            self._last_norm.apply(states)
+        return states
 
     def _places(self, rows: Sequence[Row]) -> NDArray[np.int64]:
         first, scored = self._first_row, self._first_scored

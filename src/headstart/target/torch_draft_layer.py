@@ -93,10 +93,8 @@ class TorchDraftLayer:
 
     def open(self) -> Slot:
         """A slot with an empty cache."""
-        slot, self._next = Slot(self._next), self._next + 1
         empty = self._output.new_empty((0, self._sizes.num_key_value_heads, self._sizes.head_dim))
-        self._caches[slot] = _Cache(empty, empty)
-        return slot
+        return self._hold(_Cache(empty, empty))
 
     def length(self, slot: Slot) -> int:
         """Committed rows of a slot."""
@@ -132,6 +130,10 @@ class TorchDraftLayer:
         cache.keys, cache.values = torch.cat([cache.keys, keys]), torch.cat([cache.values, values])
         cache.fed = None
 
+    def fork(self, slot: Slot) -> Slot:
+        """A new slot with the same committed rows."""
+        return self._hold(_Cache(self._caches[slot].keys, self._caches[slot].values))  # which are replaced, never written to
+
     def close(self, slot: Slot) -> None:
         """Free a slot."""
         del self._caches[slot]
@@ -139,6 +141,11 @@ class TorchDraftLayer:
     def cache_bytes(self) -> int:
         """Bytes that the caches of all open slots hold."""
         return sum(2 * cache.keys.nelement() * cache.keys.element_size() for cache in self._caches.values())
+
+    def _hold(self, cache: _Cache) -> Slot:
+        slot, self._next = Slot(self._next), self._next + 1
+        self._caches[slot] = cache
+        return slot
 
     def _attend(self, feed: Feed, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """What the rows of one tree find, [n, H * d]: they see the slot's committed rows, their ancestors and themselves."""

@@ -118,7 +118,7 @@ def measure_ranks(
     with torch.no_grad():
         for first in range(0, len(documents), _BATCH_DOCUMENTS):
             batch = states.batch(documents[first : first + _BATCH_DOCUMENTS]).to(base.embedding.device)
-            for rows in batch.pieces(_CHUNK, whole_segments=form.reads_segments):
+            for rows in batch.pieces(_CHUNK, whole_texts=form.reads_texts):
                 ranks = torch.full((rows.stop - rows.start, form.config.num_heads), -1)
                 for depth, scores in enumerate(form.guessed(tensors, batch, rows, outputs), start=1):
                     known = (batch.remaining[rows] > depth).nonzero()[:, 0]

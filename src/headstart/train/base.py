@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import RequestError
 from headstart.heads.base import BaseIdentity
 from headstart.llm import LLM
 from headstart.target.base import Target
+from headstart.target.hf_watch import final_norm
 from headstart.target.loading import Loaded, load_model, native_obstacle
 from headstart.tokenizer import Tokenizer
 
@@ -35,6 +38,7 @@ class FrozenModel:
         self.embedding: Tensor = model.get_input_embeddings().weight
         self.vocab_size = int(self.output.shape[0]) if vocab_size is None else vocab_size
         self.width = int(self.output.shape[1])
+        self.num_layers = int(model.config.get_text_config(decoder=True).num_hidden_layers)
 
     @property
     def device(self) -> torch.device:
@@ -44,9 +48,27 @@ class FrozenModel:
     @torch.no_grad()
     def state_scale(self) -> float:
         """Root mean square of the hidden states that the output matrix reads, behind some tokens."""
-        tokens = torch.arange(min(_SOME_TOKENS, self.vocab_size), device=self.device)[None]
-        states = self.module.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+        states = self.module.base_model(input_ids=self._some_tokens(), use_cache=False).last_hidden_state
         return float(states.float().square().mean().sqrt())
+
+    @torch.no_grad()
+    def stream_sizes(self, layers: Sequence[int]) -> list[float]:
+        """Root mean square of the residual streams before these layers, behind most of some tokens (a few are far larger)."""
+        found = self.module.base_model(input_ids=self._some_tokens(), use_cache=False, output_hidden_states=True).hidden_states
+        return [float(found[layer].float().square().mean(-1).sqrt().median()) for layer in layers]
+
+    @torch.no_grad()
+    def last_norm(self) -> NDArray[np.float32]:
+        """What the norm in front of the output matrix makes of normalised states, as weights [D]; 1 where none is known."""
+        norm = final_norm(self.module.get_decoder())
+        signs = torch.ones(self.width, device=self.device, dtype=self.output.dtype)
+        signs[1::2] = -1.0  # of mean 0 and square 1, so that a norm of either kind leaves them as they are
+        weights = signs * signs if norm is None else norm(signs[None])[0] * signs
+        found: NDArray[np.float32] = weights.float().cpu().numpy()
+        return found
+
+    def _some_tokens(self) -> Tensor:
+        return torch.arange(min(_SOME_TOKENS, self.vocab_size), device=self.device)[None]
 
 
 @dataclass(frozen=True, slots=True)

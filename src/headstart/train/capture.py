@@ -8,9 +8,10 @@ They come from the engine that the heads will decode with, since engines round d
 from :func:`hidden_states` for text that stood there before.
 
 ``Captured`` keeps rows in memory-mapped files, 2 bytes a number: width * 2 bytes a supervised token, announced beforehand.
-``Online`` recomputes them for each batch instead and needs no disk.
+``Online`` recomputes them for each batch instead and needs no disk. For a layer with a cache both have the states of whole
+texts beside them (``inputs.py``): F * width * 2 bytes for each of their tokens.
 
-Letters: n rows of all segments, D the model's width.
+Letters: n rows of all segments, m rows of whole texts, D the model's width, F states of it in a row of a text.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.accept import Row
 from headstart.errors import TrainingError
 from headstart.folders import append_whole
 from headstart.sampling import Sampler, Sampling
-from headstart.target.base import Feed, Target
+from headstart.target.base import Feed, Slot, Target
 from headstart.train.corpus import Document, fingerprint_of, write_json
+from headstart.train.inputs import Inputs, Reading, spans_of
 from headstart.tree import Tree
 
 _ROWS_AT_ONCE = 1024  # rows of documents in one forward, which bounds its logits
@@ -49,6 +52,15 @@ class Batch:
     picks: Tensor  # [n]: what the base says greedily there: the text's token if it was written so, else the argmax
     remaining: Tensor  # [n]: rows of the segment from this one on, itself included
     original: Tensor | None = None  # [n, D]: states before the base was changed, if it is (``joint``)
+    inputs: Inputs | None = None  # of the whole texts, where they were asked for
+
+    @property
+    def texts(self) -> Inputs:
+        """What a layer with a cache reads; where nothing else was asked for, each segment is a text."""
+        if self.inputs is not None:
+            return self.inputs
+        ends = (self.remaining == 1).nonzero()[:, 0] + 1
+        return Inputs(self.hidden, self.roots, torch.arange(self.num_rows, device=self.roots.device), ends)
 
     @property
     def judging(self) -> Tensor:
@@ -60,13 +72,13 @@ class Batch:
         """Rows."""
         return len(self.roots)
 
-    def pieces(self, num_rows: int, *, whole_segments: bool) -> Iterator[slice]:
-        """The rows in pieces of ``num_rows``; of whole segments, of about as many, where those must stay together."""
-        ends = ((self.remaining == 1).nonzero()[:, 0] + 1).tolist() if whole_segments else []
+    def pieces(self, num_rows: int, *, whole_texts: bool) -> Iterator[slice]:
+        """The rows in pieces of ``num_rows``; of whole texts, of about as many, where those must stay together."""
+        ends = self.texts.row_ends.tolist() if whole_texts else []
         start = 0
         while start < self.num_rows:
             stop = min(start + num_rows, self.num_rows)
-            if whole_segments:
+            if whole_texts:
                 stop = max((end for end in ends if end <= stop), default=start)
                 stop = stop if stop > start else next(end for end in ends if end > start)
             yield slice(start, stop)
@@ -76,7 +88,8 @@ class Batch:
         """The batch where the heads are."""
         original = None if self.original is None else self.original.to(device)
         hidden, roots = self.hidden.to(device), self.roots.to(device)
-        return Batch(hidden, roots, self.picks.to(device), self.remaining.to(device), original)
+        inputs = None if self.inputs is None else self.inputs.to(device)
+        return Batch(hidden, roots, self.picks.to(device), self.remaining.to(device), original, inputs)
 
 
 class States(Protocol):
@@ -91,10 +104,12 @@ class States(Protocol):
         """Rows that a document has."""
 
 
-def spans_of(document: Document) -> list[tuple[int, int]]:
-    """Its segments; a text's very first token is predicted by nothing."""
-    spans = ((max(start, 1), stop) for start, stop in document.supervised)
-    return [(start, stop) for start, stop in spans if start < stop]
+class DocumentStates(NamedTuple):
+    """What the base says of a document."""
+
+    hidden: Tensor  # [n, D]: of the rows of its segments
+    greedy: Tensor  # [n]: the argmax after each
+    inputs: Tensor | None = None  # [m, F * D]: of its texts
 
 
 def num_rows(document: Document) -> int:
@@ -102,62 +117,90 @@ def num_rows(document: Document) -> int:
     return sum(stop - start for start, stop in spans_of(document))
 
 
-def estimated_bytes(documents: Sequence[Document], width: int, dtype: str) -> int:
+def estimated_bytes(documents: Sequence[Document], width: int, dtype: str, reading: Reading | None = None) -> int:
     """Disk that capturing these documents takes."""
-    return sum(map(num_rows, documents)) * (width * np.dtype(_STORED[dtype]).itemsize + 8)
+    size = np.dtype(_STORED[dtype]).itemsize
+    texts = 0 if reading is None else sum(map(reading.num_rows, documents)) * len(reading.layers)
+    return sum(map(num_rows, documents)) * (width * size + 8) + texts * width * size
 
 
-def hidden_states(target: Target, documents: Sequence[Document]) -> list[tuple[Tensor, Tensor]]:
-    """Per document, rows of its segments [n, D] and the base's argmax after each [n], on the CPU."""
-    found: dict[int, tuple[Tensor, Tensor]] = {}
+def hidden_states(target: Target, documents: Sequence[Document], reading: Reading | None = None) -> list[DocumentStates]:
+    """States of each document, on the CPU."""
+    if reading is not None:
+        target.watch(reading.layers)
+    found: dict[int, DocumentStates] = {}
     for group in by_length(documents, _ROWS_AT_ONCE):
-        found |= zip(group, _forward(target, [documents[i] for i in group]), strict=True)
+        found |= zip(group, _Forward(target, [documents[i] for i in group], reading).states(), strict=True)
     return [found[i] for i in range(len(documents))]
 
 
-def _forward(target: Target, documents: Sequence[Document]) -> list[tuple[Tensor, Tensor]]:
-    """States of documents that go through the model side by side, as prompts, ``_ROWS_AT_ONCE`` positions at a time."""
-    wanted = [[position for start, stop in spans_of(read) for position in range(start - 1, stop - 1)] for read in documents]
-    slots = [target.open() for _ in documents]
-    greedy = Sampler(Sampling(), vocab_size=target.vocab_size)
-    states: list[list[Tensor]] = [[] for _ in documents]
-    picks: list[list[int]] = [[] for _ in documents]
-    try:
-        for start in range(0, max(positions[-1] + 1 if positions else 0 for positions in wanted), _ROWS_AT_ONCE):
-            feeds, rows, owners = list[Feed](), list[Row](), list[int]()
-            for i, positions in enumerate(wanted):
-                stop = min(start + _ROWS_AT_ONCE, positions[-1] + 1 if positions else 0)
-                if start >= stop:
-                    continue
-                here = [position - start for position in positions if start <= position < stop]
-                rows += [(len(feeds), row) for row in here]
-                owners += [i] * len(here)
-                chunk = documents[i].tokens[start:stop]
-                feeds.append(Feed(slots[i], Tree.chain(chunk), here[0] if here else len(chunk)))
-            scored = target.forward(feeds)
-            if rows:
-                argmaxes = scored.pick(rows, [greedy] * len(rows), [()] * len(rows))
-                hidden = torch.from_numpy(target.operations.numpy(scored.hidden(rows)))
-                for i, argmax, state in zip(owners, argmaxes, hidden, strict=True):
-                    picks[i].append(argmax)
-                    states[i].append(state)
-            for feed in feeds:
-                target.keep(feed.slot, tuple(range(len(feed.tree))))
-    finally:
-        for slot in slots:
-            target.close(slot)
-    empty = torch.empty(0, target.hidden_size)
-    return [
-        (torch.stack(found) if found else empty, torch.tensor(tokens, dtype=torch.long))
-        for found, tokens in zip(states, picks, strict=True)
-    ]
+class _Forward:
+    """Documents that go through the model side by side, as prompts, ``_ROWS_AT_ONCE`` positions at a time."""
+
+    def __init__(self, target: Target, documents: Sequence[Document], reading: Reading | None) -> None:
+        self._target, self._documents = target, documents
+        self._wanted = [[place for span in spans_of(read) for place in range(span[0] - 1, span[1] - 1)] for read in documents]
+        self._texts = [
+            [place for text in reading.texts(read) for place in range(*text)] if reading else [] for read in documents
+        ]
+        self._width = target.hidden_size * (len(reading.layers) if reading else 0)
+        self._hidden: list[list[Tensor]] = [[] for _ in documents]
+        self._greedy: list[list[int]] = [[] for _ in documents]
+        self._inputs: list[list[Tensor]] = [[] for _ in documents]
+
+    def states(self) -> list[DocumentStates]:
+        """Compute them."""
+        slots = [self._target.open() for _ in self._documents]
+        try:
+            for start in range(0, max(places[-1] + 1 if places else 0 for places in self._wanted), _ROWS_AT_ONCE):
+                self._chunk(slots, start)
+        finally:
+            for slot in slots:
+                self._target.close(slot)
+        empty = torch.empty(0, self._target.hidden_size)
+        found = []
+        for hidden, greedy, inputs in zip(self._hidden, self._greedy, self._inputs, strict=True):
+            read = torch.stack(inputs) if inputs else torch.empty(0, self._width)
+            states = torch.stack(hidden) if hidden else empty
+            found.append(DocumentStates(states, torch.tensor(greedy, dtype=torch.long), read if self._width else None))
+        return found
+
+    def _chunk(self, slots: Sequence[Slot], start: int) -> None:
+        """The positions of all documents from ``start`` on."""
+        target, feeds = self._target, list[Feed]()
+        rows, owners, read, readers = list[Row](), list[int](), list[Row](), list[int]()
+        for i, places in enumerate(self._wanted):
+            stop = min(start + _ROWS_AT_ONCE, places[-1] + 1 if places else 0)
+            if start >= stop:
+                continue
+            here = [place - start for place in places if start <= place < stop]
+            seen = [place - start for place in self._texts[i] if start <= place < stop]
+            rows += [(len(feeds), row) for row in here]
+            read += [(len(feeds), row) for row in seen]
+            owners += [i] * len(here)
+            readers += [i] * len(seen)
+            chunk = self._documents[i].tokens[start:stop]
+            feeds.append(Feed(slots[i], Tree.chain(chunk), here[0] if here else len(chunk)))
+        scored = target.forward(feeds)
+        if rows:
+            greedy = Sampler(Sampling(), vocab_size=target.vocab_size)
+            argmaxes = scored.pick(rows, [greedy] * len(rows), [()] * len(rows))
+            hidden = torch.from_numpy(target.operations.numpy(scored.hidden(rows)))
+            for i, argmax, state in zip(owners, argmaxes, hidden, strict=True):
+                self._greedy[i].append(argmax)
+                self._hidden[i].append(state)
+        if read:
+            for i, state in zip(readers, torch.from_numpy(target.operations.numpy(scored.states(read))), strict=True):
+                self._inputs[i].append(state)
+        for feed in feeds:
+            target.keep(feed.slot, tuple(range(len(feed.tree))))
 
 
 class Online:
     """Recomputes the states of a batch each time."""
 
-    def __init__(self, target: Target, documents: Sequence[Document]) -> None:
-        self._target, self._documents = target, documents
+    def __init__(self, target: Target, documents: Sequence[Document], reading: Reading | None = None) -> None:
+        self._target, self._documents, self._reading = target, documents, reading
         self._rows = [num_rows(document) for document in documents]
         self.num_rows = sum(self._rows)
 
@@ -168,23 +211,32 @@ class Online:
     def batch(self, documents: Sequence[int]) -> Batch:
         """Rows of the segments of these documents."""
         chosen = [self._documents[i] for i in documents]
-        found = hidden_states(self._target, chosen)
-        return batch_of(torch.cat([hidden for hidden, _ in found]), torch.cat([greedy for _, greedy in found]), chosen)
+        found = hidden_states(self._target, chosen, self._reading)
+        batch = batch_of(torch.cat([each.hidden for each in found]), torch.cat([each.greedy for each in found]), chosen)
+        if self._reading is None:
+            return batch
+        inputs = torch.cat([each.inputs for each in found if each.inputs is not None])
+        return replace(batch, inputs=Inputs.of_documents(inputs, chosen, self._reading))
 
 
 class Captured:
     """States in a folder; segments stand in the order of the documents."""
 
-    def __init__(self, folder: Path, documents: Sequence[Document], width: int, dtype: str) -> None:
+    def __init__(
+        self, folder: Path, documents: Sequence[Document], width: int, dtype: str, reading: Reading | None = None
+    ) -> None:
         """Open what was captured of these documents; see :func:`capture`."""
-        rows = np.array([num_rows(document) for document in documents], dtype=np.int64)
-        self._documents = documents
-        self._starts = np.concatenate([[0], np.cumsum(rows)])
+        self._documents, self._reading = documents, reading
+        self._starts = _starts([num_rows(document) for document in documents])
         self.num_rows = int(self._starts[-1])
         shape = (self.num_rows, width)
         self._hidden = np.memmap(folder / "hidden.bin", _STORED[dtype], "r", shape=shape)
         self._greedy = np.memmap(folder / "greedy.bin", np.int64, "r", shape=(self.num_rows,))
         self._dtype = _DTYPES[dtype]
+        if reading is not None:
+            self._text_starts = _starts([reading.num_rows(document) for document in documents])
+            shape = (int(self._text_starts[-1]), len(reading.layers) * width)
+            self._inputs = np.memmap(folder / "inputs.bin", _STORED[dtype], "r", shape=shape)
 
     def rows_of(self, document: int) -> int:
         """Rows that a document has."""
@@ -192,36 +244,55 @@ class Captured:
 
     def batch(self, documents: Sequence[int]) -> Batch:
         """Rows of the segments of these documents, read from disk."""
-        ranges = [slice(self._starts[i], self._starts[i + 1]) for i in documents]
-        hidden = torch.from_numpy(np.concatenate([self._hidden[rows] for rows in ranges])).view(self._dtype)
-        greedy = torch.from_numpy(np.concatenate([self._greedy[rows] for rows in ranges]))
-        return batch_of(hidden, greedy, [self._documents[i] for i in documents])
+        chosen = [self._documents[i] for i in documents]
+        hidden = _rows(self._hidden, self._starts, documents).view(self._dtype)
+        batch = batch_of(hidden, _rows(self._greedy, self._starts, documents), chosen)
+        if self._reading is None:
+            return batch
+        inputs = _rows(self._inputs, self._text_starts, documents).view(self._dtype)
+        return replace(batch, inputs=Inputs.of_documents(inputs, chosen, self._reading))
+
+
+def _starts(sizes: Sequence[int]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))])
+
+
+def _rows(values: NDArray[Any], starts: NDArray[np.int64], documents: Sequence[int]) -> Tensor:
+    return torch.from_numpy(np.concatenate([values[starts[i] : starts[i + 1]] for i in documents]))
 
 
 class StateFiles:
     """The files of captured states, as they grow: the rows of some documents, in order."""
 
-    def __init__(self, folder: Path, documents: Sequence[Document], target: Target, dtype: str) -> None:
+    def __init__(
+        self, folder: Path, documents: Sequence[Document], target: Target, dtype: str, reading: Reading | None = None
+    ) -> None:
         """Go on behind what the folder holds of these documents, computed by this target; anything else in it is replaced."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.dtype = folder, dtype
+        self.folder, self.dtype, self.reading, self._width = folder, dtype, reading, target.hidden_size
         self._layout = {"dtype": dtype, "width": target.hidden_size, "engine": target.engine, "engine_dtype": target.dtype}
-        self._row_bytes = {"hidden.bin": target.hidden_size * np.dtype(_STORED[dtype]).itemsize, "greedy.bin": 8}
+        if reading is not None:
+            self._layout |= {"layers": list(reading.layers), "context": reading.context}
         self.num_documents, self._covers = self._held(documents)
         self.num_rows = sum(map(num_rows, documents[: self.num_documents]))
-        for name, size in self._row_bytes.items():
+        for name, size in self._sizes(documents[: self.num_documents]).items():
             with (folder / name).open("ab") as file:
-                file.truncate(self.num_rows * size)
+                file.truncate(size)
 
-    def append(self, documents: Sequence[Document], states: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Add documents with the hidden states [n, D] and the argmax [n] of their rows."""
-        for document, (hidden, greedy) in zip(documents, states, strict=True):
-            if not len(hidden) == len(greedy) == num_rows(document):
-                raise ValueError(f"{len(hidden)} states for a document of {num_rows(document)} rows")
-        append_whole(self.folder / "hidden.bin", b"".join(_numpy(hidden, self.dtype).tobytes() for hidden, _ in states))
+    def append(self, documents: Sequence[Document], states: Sequence[DocumentStates]) -> None:
+        """Add documents with their states."""
+        for document, found in zip(documents, states, strict=True):
+            wanted = self.reading and self.reading.num_rows(document)
+            have = None if found.inputs is None else len(found.inputs)
+            if not len(found.hidden) == len(found.greedy) == num_rows(document) or wanted not in (None, have):
+                raise ValueError(f"{len(found.hidden)} states for a document of {num_rows(document)} rows")
+        append_whole(self.folder / "hidden.bin", b"".join(_numpy(found.hidden, self.dtype).tobytes() for found in states))
         append_whole(
-            self.folder / "greedy.bin", b"".join(greedy.cpu().numpy().astype(np.int64).tobytes() for _, greedy in states)
+            self.folder / "greedy.bin", b"".join(found.greedy.cpu().numpy().astype(np.int64).tobytes() for found in states)
         )
+        if self.reading is not None:
+            inputs = [found.inputs for found in states if found.inputs is not None]
+            append_whole(self.folder / "inputs.bin", b"".join(_numpy(each, self.dtype).tobytes() for each in inputs))
         self.num_documents += len(documents)
         self.num_rows += sum(map(num_rows, documents))
         self._covers = fingerprint_of(documents, self._covers)
@@ -233,11 +304,19 @@ class StateFiles:
             done, covers = int(record["documents"]), record["covers"]
             same = all(record[name] == value for name, value in self._layout.items())
             same = same and done <= len(documents) and covers == fingerprint_of(documents[:done])
-            rows = sum(map(num_rows, documents[:done]))
-            same = same and all((self.folder / name).stat().st_size >= rows * size for name, size in self._row_bytes.items())
+            sizes = self._sizes(documents[:done])
+            same = same and all((self.folder / name).stat().st_size >= size for name, size in sizes.items())
         except (OSError, ValueError, KeyError, TypeError):
             return 0, ""
         return (done, covers) if same else (0, "")
+
+    def _sizes(self, documents: Sequence[Document]) -> dict[str, int]:
+        """Bytes of each file that holds these documents."""
+        rows, number = sum(map(num_rows, documents)), np.dtype(_STORED[self.dtype]).itemsize * self._width
+        sizes = {"hidden.bin": rows * number, "greedy.bin": rows * 8}
+        if self.reading is not None:
+            sizes["inputs.bin"] = sum(map(self.reading.num_rows, documents)) * len(self.reading.layers) * number
+        return sizes
 
 
 def capture(
@@ -248,22 +327,23 @@ def capture(
     dtype: str,
     deadline: float | None,
     report: Callable[[int, int], None],
+    reading: Reading | None = None,
 ) -> tuple[Captured, list[Document]]:
     """Capture documents into ``folder``, going on where an earlier run over the same documents stopped.
 
     Stops at ``deadline`` (``time.monotonic``); returned are the states and the documents that they cover, a prefix.
     ``report`` hears the rows done and the rows in all.
     """
-    files = StateFiles(folder, documents, target, dtype)
+    files = StateFiles(folder, documents, target, dtype, reading)
     total = sum(map(num_rows, documents))
     while files.num_documents < len(documents):
         if deadline is not None and time.monotonic() >= deadline and files.num_rows:
             break
         block = list(documents[files.num_documents : files.num_documents + _BLOCK])
-        files.append(block, hidden_states(target, block))
+        files.append(block, hidden_states(target, block, reading))
         report(files.num_rows, total)
     covered = list(documents[: files.num_documents])
-    return Captured(folder, covered, target.hidden_size, dtype), covered
+    return Captured(folder, covered, target.hidden_size, dtype, reading), covered
 
 
 def by_length(documents: Sequence[Document], rows: int) -> Iterator[list[int]]:

@@ -45,7 +45,7 @@ def fill(
             new = [written.document for written in waiting]
             corpus.append(new)
             if states is not None and states.num_documents == len(documents):
-                states.append(new, [(written.hidden, written.greedy) for written in waiting])
+                states.append(new, [written.states for written in waiting])
             documents += new
             waiting, have, flushed = [], total, now
             report(have, (have - before) / max(now - started, 1e-9))

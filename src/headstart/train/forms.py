@@ -10,11 +10,13 @@ A further kind is a class here and an entry in ``FORMS``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,10 +24,12 @@ from headstart.errors import RequestError
 from headstart.heads import hydra, medusa, mtp
 from headstart.heads.base import Heads, HeadsCard
 from headstart.heads.base import Tensors as HostTensors
+from headstart.proposers.mtp import watched
 from headstart.target.torch_operations import TorchOperations
 from headstart.train.base import FrozenModel
 from headstart.train.capture import Batch
-from headstart.train.settings import TrainSettings
+from headstart.train.inputs import DEFAULT_CONTEXT, Reading
+from headstart.train.settings import EAGLE3, TrainSettings
 from headstart.train.unroll import unrolled
 
 Tensors = Mapping[str, Tensor]
@@ -36,8 +40,8 @@ class Form(Protocol):
     """Heads of one kind and size as training sees them."""
 
     @property
-    def reads_segments(self) -> bool:
-        """Whether a row's guesses depend on the rows of its segment before it, so that segments stay whole."""
+    def reads_texts(self) -> bool:
+        """Whether a row's guesses depend on the rows of its text before it, so that texts stay whole."""
 
     @property
     def config(self) -> Any:
@@ -45,6 +49,9 @@ class Form(Protocol):
 
     def settings(self) -> dict[str, Any]:
         """The settings that this kind reads, as these heads have them."""
+
+    def reading(self, settings: TrainSettings) -> Reading | None:
+        """What it reads beside the hidden states of its rows."""
 
     def fresh(self, seed: int) -> HostTensors:
         """Tensors of heads that have not learnt anything."""
@@ -67,7 +74,7 @@ class MedusaForm:
 
     READS = ("num_heads", "num_blocks", "sees_root", "output", "inner_factor", "draft_vocab")
     DEFAULT_HEADS = 3
-    reads_segments = False
+    reads_texts = False
 
     def __init__(self, config: medusa.MedusaConfig, model: FrozenModel) -> None:
         self.config, self._model = config, model
@@ -98,6 +105,9 @@ class MedusaForm:
             "inner_factor": (config.inner_size or 0) / config.hidden_size,
             "draft_vocab": config.num_outputs,
         }
+
+    def reading(self, settings: TrainSettings) -> None:
+        """None: its rows are enough."""
 
     def fresh(self, seed: int) -> HostTensors:
         """Tensors of heads that say what the base's own output says."""
@@ -135,7 +145,7 @@ class HydraForm:
 
     READS = ("num_heads", "inner_factor", "draft_vocab")
     DEFAULT_HEADS = 4
-    reads_segments = False
+    reads_texts = False
 
     def __init__(self, config: hydra.HydraConfig, model: FrozenModel) -> None:
         self.config, self._model = config, model
@@ -162,6 +172,9 @@ class HydraForm:
             "inner_factor": config.inner_size / config.hidden_size,
             "draft_vocab": config.num_outputs,
         }
+
+    def reading(self, settings: TrainSettings) -> None:
+        """None: its rows are enough."""
 
     def fresh(self, seed: int) -> HostTensors:
         """Tensors of heads that say what the base's own output says."""
@@ -199,14 +212,20 @@ class HydraForm:
 
 
 class MtpForm:
-    """A decoder layer unrolled over its own outputs (``heads/mtp.py``, ``unroll.py``); attention is shaped as the base's is."""
+    """A decoder layer unrolled over its own outputs (``heads/mtp.py``, ``unroll.py``); attention is shaped as the base's is.
 
-    READS = ("num_heads", "inner_factor", "draft_vocab")
+    Streams from between layers are of very different sizes, as embeddings are beside hidden states (see above): ``fc`` is
+    trained on features of about unit size, and the factors, powers of two, are multiplied into its weights when they are saved.
+    """
+
+    READS = ("num_heads", "inner_factor", "draft_vocab", "feature_layers", "context_tokens")
     DEFAULT_HEADS = 4  # steps
-    reads_segments = True
+    reads_texts = True
 
     def __init__(self, config: mtp.MtpConfig, model: FrozenModel) -> None:
         self.config, self._model = config, model
+        layers = config.eagle_aux_hidden_state_layer_ids
+        self._factors = None if layers is None else feature_factors(model, layers)
 
     @classmethod
     def of(cls, settings: TrainSettings, model: FrozenModel, draft_vocab: DraftVocab) -> MtpForm:
@@ -224,6 +243,8 @@ class MtpForm:
             num_steps=settings.num_heads or cls.DEFAULT_HEADS,
             rms_norm_eps=float(getattr(shape, "rms_norm_eps", 1e-5)),
             rope_theta=float(rope.get("rope_theta") or getattr(shape, "rope_theta", None) or 10_000.0),
+            eagle_aux_hidden_state_layer_ids=chosen_layers(settings.feature_layers, model.num_layers),
+            reads_prompt=settings.context_tokens != 0,
             draft_vocab=draft_vocab,
         )
         return cls(config, model)
@@ -231,39 +252,81 @@ class MtpForm:
     def settings(self) -> dict[str, Any]:
         """The settings that this kind reads, as these heads have them."""
         config = self.config
-        return {
+        layers = config.eagle_aux_hidden_state_layer_ids
+        named = None if layers is None else ",".join(map(str, layers))
+        found = {
             "num_heads": config.num_steps,
             "inner_factor": config.intermediate_size / config.hidden_size,
             "draft_vocab": config.num_outputs,
+            "feature_layers": EAGLE3 if layers == eagle3_layers(self._model.num_layers) else named,
         }
+        return found if config.reads_prompt else found | {"context_tokens": 0}
+
+    def reading(self, settings: TrainSettings) -> Reading | None:
+        """The features, and as much of prompts as the settings say; None: hidden states of its segments are enough."""
+        layers = self.config.eagle_aux_hidden_state_layer_ids
+        if self.config.reads_prompt and settings.context_tokens == 0:
+            raise RequestError("context_tokens is 0, which has no effect on a layer that reads prompts; give 1 or more")
+        if layers is None and not self.config.reads_prompt:
+            return None
+        asked = DEFAULT_CONTEXT if settings.context_tokens is None else settings.context_tokens
+        return Reading(watched(self.config), asked if self.config.reads_prompt else 0)
 
     def fresh(self, seed: int) -> HostTensors:
         """Tensors of a layer that says what the base's own output says."""
-        return mtp.initial_tensors(self.config, np.random.default_rng(seed), self._model.state_scale())
+        norm = self._model.state_scale() if self._factors is None else self._model.last_norm()
+        return mtp.initial_tensors(self.config, np.random.default_rng(seed), norm)
 
     def outputs(self, tensors: Tensors, base_output: Tensor) -> list[Tensor]:
         """The base's rows."""
         return [base_output]
 
     def guessed(self, tensors: Tensors, batch: Batch, rows: slice, outputs: list[Tensor]) -> list[Tensor]:
-        """Logits [c, V'] of each step, for rows of whole segments, behind the text's own tokens."""
-        states = unrolled(
-            self.config,
-            tensors,
-            self._model.embedding,
-            batch.hidden[rows].float(),
-            batch.roots[rows],
-            batch.remaining[rows],
-        )
-        return [functional.linear(state, outputs[0]) for state in states]
+        """Logits [c, V'] of each step, for rows of whole texts, behind the text's own tokens."""
+        texts = batch.texts.of(rows)
+        states = texts.states.float()
+        if self._factors is not None:
+            states = states * torch.from_numpy(self._factors).to(states.device)
+        states_by_step = unrolled(self.config, tensors, self._model.embedding, replace(texts, states=states))
+        return [functional.linear(state, outputs[0]) for state in states_by_step]
 
     def heads(self, tensors: HostTensors, card: HeadsCard | None) -> mtp.MtpHeads:
         """Heads to save."""
-        return mtp.MtpHeads(self.config, tensors, card).rounded()
+        return mtp.MtpHeads(self.config, self._scaled(tensors, 1.0), card).rounded()
 
     def trained(self, heads: Heads) -> HostTensors:
-        """The tensors as they are."""
-        return heads.tensors
+        """The tensors of saved heads, for features of unit size."""
+        return self._scaled(heads.tensors, -1.0)
+
+    def _scaled(self, tensors: HostTensors, power: float) -> HostTensors:
+        if self._factors is None:
+            return tensors
+        return tensors | {mtp.FUSE: tensors[mtp.FUSE] * self._factors**power}
+
+
+def chosen_layers(asked: str | None, num_layers: int) -> tuple[int, ...] | None:
+    """The layers whose features a setting asks for; RequestError if the model has too few."""
+    if asked is None:
+        return None
+    layers = eagle3_layers(num_layers) if asked == EAGLE3 else tuple(int(layer) for layer in asked.split(","))
+    if len(set(layers)) < len(layers) or list(layers) != sorted(layers) or not 0 <= layers[0] <= layers[-1] < num_layers:
+        named = f" ({', '.join(map(str, layers))})" if asked == EAGLE3 else ""
+        raise RequestError(
+            f"feature_layers is {asked}{named}, and the model has {num_layers} layers; list some of 0 to {num_layers - 1}, "
+            "from low to high"
+        )
+    return layers
+
+
+def eagle3_layers(num_layers: int) -> tuple[int, ...]:
+    """EAGLE-3's own choice."""
+    return 2, num_layers // 2, num_layers - 3
+
+
+def feature_factors(model: FrozenModel, layers: Sequence[int]) -> NDArray[np.float32]:
+    """Powers of two [F * D] that bring the streams before these layers to about unit size."""
+    factors = [2.0 ** -round(math.log2(size)) if size > 0 else 1.0 for size in model.stream_sizes(layers)]
+    return np.repeat(np.array(factors, dtype=np.float32), model.width)
 
 
 FORMS: dict[str, type[MedusaForm] | type[HydraForm] | type[MtpForm]] = {

@@ -41,6 +41,7 @@ from headstart.train.decoded import IN_TRAINING_NODES, HeldOutPrompts
 from headstart.train.duplicates import without_copies
 from headstart.train.filling import fill
 from headstart.train.forms import FORMS, Form, form_of, refuse_other_form
+from headstart.train.inputs import Reading
 from headstart.train.losses import Objective
 from headstart.train.mixture import kinds_of
 from headstart.train.record import provenance
@@ -92,13 +93,14 @@ class FrozenRun:
         self.kind, self.settings, self.out, self.report, self.started = kind, settings, out, report, started
         self.work = work or out.with_name(out.name + ".work")
         self.checkpoint = self.work / f"{checkpoint}.safetensors"
+        self.reading: Reading | None = None  # of the form that is trained, or of another that shares the states
 
     def go(
         self, base: Base, data: str | Path | None, corpus: str | Path | None, init: str | Path | None, resume: bool
     ) -> TrainResult:
         """Train, or go on; see ``train``."""
-        self.check(base)
         initial = None if init is None else self._initial(base, init)  # what is wrong with them is said before the work
+        self.check(base, initial)
         about = read_about(self.checkpoint) if resume else None
         require_same(self.checkpoint, about, self.asked(init))
         if resume and about is None and (self.out / CONFIG_FILE).exists():
@@ -109,10 +111,12 @@ class FrozenRun:
         prepared = self.prepare(base, data, corpus, about)
         return self.learn(base, prepared, about, self._deadline(1.0), data=data, init=init, initial=initial)
 
-    def check(self, base: Base) -> None:
+    def check(self, base: Base, initial: tuple[Form, HostTensors] | None = None) -> None:
         """Clear up behind a killed run, and say what cannot be trained before there is any work."""
         recover(self.out)
         _refuse_no_width(self.settings, base.model.width)
+        form = initial[0] if initial else FORMS[self.kind].of(self.settings, base.model, None)
+        self.reading = form.reading(self.settings)
 
     def prepare(
         self, base: Base, data: str | Path | None, corpus: str | Path | None, about: Mapping[str, Any] | None
@@ -248,6 +252,7 @@ class FrozenRun:
             question_tokens=settings.question_tokens,
             seed=settings.seed,
             kinds=kinds_of(settings.kinds, settings.mixture),
+            reading=None if settings.online else self.reading,
         )
         if (settings.kinds or settings.mixture) and not base.codec.has_template:
             raise RequestError(
@@ -265,14 +270,14 @@ class FrozenRun:
 
         states = None
         if not settings.online:
-            states = StateFiles(self.work / "states", folder.read(), base.target, settings.states_dtype)
+            states = StateFiles(self.work / "states", folder.read(), base.target, settings.states_dtype, self.reading)
         return fill(folder, writer, num_tokens=settings.corpus_tokens, deadline=deadline, report=told, states=states)
 
     def _states(self, base: Base, documents: list[Document], about: Mapping[str, Any] | None) -> tuple[States, list[Document]]:
         settings = self.settings
         if settings.online:
-            return Online(base.target, documents), documents
-        size = estimated_bytes(documents, base.model.width, settings.states_dtype)
+            return Online(base.target, documents, self.reading), documents
+        size = estimated_bytes(documents, base.model.width, settings.states_dtype, self.reading)
         self.report(Event("capture", f"hidden states will take {size / 1e6:.0f} MB of disk"))
         return capture(
             base.target,
@@ -281,6 +286,7 @@ class FrozenRun:
             dtype=settings.states_dtype,
             deadline=None if about is not None else self._deadline(settings.capture_share),
             report=lambda done, total: self.report(Event("capture", "rows of hidden states", done, total)),
+            reading=self.reading,
         )
 
     def _initial(self, base: Base, folder: str | Path) -> tuple[Form, HostTensors]:

@@ -56,6 +56,7 @@ class Order:
     keep_states: bool = False
     tokens: list[int] = field(default_factory=list, init=False)
     hidden: list[NDArray[np.float32]] = field(default_factory=list, init=False)
+    read: list[NDArray[np.float32]] = field(default_factory=list, init=False)  # what was watched, of the rows that were fed
     greedy: list[int] = field(default_factory=list, init=False)
 
     @property
@@ -92,9 +93,9 @@ class _Work:
 class Scribe:
     """Writes all orders that were added, a token each a step."""
 
-    def __init__(self, target: Target, prompt_rows: int = PROMPT_ROWS) -> None:
-        """``prompt_rows``: rows of prompts in one forward, at most."""
-        self._target, self._prompt_rows = target, prompt_rows
+    def __init__(self, target: Target, prompt_rows: int = PROMPT_ROWS, *, is_watched: bool = False) -> None:
+        """``prompt_rows``: rows of prompts in one forward, at most; ``is_watched``: keep what is watched of every row."""
+        self._target, self._prompt_rows, self._is_watched = target, prompt_rows, is_watched
         self._running: list[tuple[Order, Sampler]] = []
         self._greedy = Sampler(Sampling(), vocab_size=target.vocab_size)
 
@@ -118,6 +119,8 @@ class Scribe:
         deciding = [(work, (entry, len(work.feed.tree) - 1)) for entry, work in enumerate(batch) if work.decides]
         if deciding:
             self._pick(scored, [work for work, _ in deciding], [row for _, row in deciding])
+        if self._is_watched:
+            self._read(scored, batch)
         for work in batch:
             self._target.keep(work.order.slot, tuple(range(len(work.feed.tree))))
         finished = [work.order for work, _ in deciding if work.order.ended]
@@ -143,6 +146,15 @@ class Scribe:
                 scored_from = len(chunk) - (len(chunk) == len(rest))
                 batch.append(_Work(order, sampler, Feed(order.slot, Tree.chain(chunk), scored_from)))
         return batch
+
+    def _read(self, scored: Scored, batch: Sequence[_Work]) -> None:
+        """Keep what was watched."""
+        rows = [(entry, row) for entry, work in enumerate(batch) for row in range(len(work.feed.tree))]
+        states, start = self._target.operations.numpy(scored.states(rows)), 0
+        for work in batch:
+            stop = start + len(work.feed.tree)
+            work.order.read.append(states[start:stop])
+            start = stop
 
     def _pick(self, scored: Scored, batch: Sequence[_Work], rows: Sequence[Row]) -> None:
         """Append a token to each order, with its state where that is wanted."""

@@ -93,7 +93,7 @@ class Objective:
         ]
         trained = any(output.requires_grad for output in outputs)
         total = 0.0
-        for rows in batch.pieces(self.chunk_rows, whole_segments=self.form.reads_segments):
+        for rows in batch.pieces(self.chunk_rows, whole_texts=self.form.reads_texts):
             if not any(bool((places[rows] >= 0).any()) for places in targets):
                 continue
             loss = self._chunk(tensors, batch, rows, targets, counts, base_output, outputs)

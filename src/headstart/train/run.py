@@ -69,6 +69,7 @@ def _run(
     if len(set(kinds)) < len(kinds):
         raise RequestError(f"heads names a kind twice: {','.join(kinds)}")
     if model_out is not None:
+        settings.refuse_with_joint()
         if len(kinds) > 1:
             raise RequestError("a model learns together with heads of one kind; name one with heads, or leave model_out away")
         return JointRun(kinds[0], settings, out, Path(model_out), report, time.monotonic())

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from headstart.errors import RequestError
 
+EAGLE3 = "eagle3"  # as feature_layers: the third layer, the middle one and the last but two
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -42,6 +43,8 @@ class TrainSettings:
     sees_root: bool = True  # False: the published form, which reads the hidden state alone
     output: Literal["base", "own"] = "base"  # the base's own output rows, or trained ones (medusa)
     draft_vocab: int = 8192  # most frequent tokens that heads may propose; 0: all
+    feature_layers: str | None = None  # residual streams that an mtp layer reads, fused: eagle3, or layers as 2,15,27 (mtp)
+    context_tokens: int | None = None  # of a prompt that an mtp layer learns behind, at most; not given: 1024 (mtp)
     num_ranks: int = 10  # guesses a head whose accuracy is measured
     # hidden states
     online: bool = False  # recompute them for each batch (no disk) instead of capturing them once
@@ -93,6 +96,13 @@ class TrainSettings:
         for name in ("corpus_share", "capture_share", "held_out", "warmup", "soft_weight", "joint_share", "max_copied"):
             _require(0 <= getattr(self, name) <= 1, self, name, "between 0 and 1")
         _require(isinstance(self.seed, int) and 0 <= self.seed < 2**32, self, "seed", "a whole number from 0 to below 2**32")
+        context = self.context_tokens
+        _require(
+            context is None or (type(context) is int and context >= 0), self, "context_tokens", "a whole number, 0 or more"
+        )
+        layers = self.feature_layers
+        listed = isinstance(layers, str) and all(layer.isdecimal() for layer in layers.split(","))
+        _require(layers in (None, EAGLE3) or listed, self, "feature_layers", "eagle3, or numbers of layers with commas between")
         for name in ("learning_rate", "epochs", "head_decay", "joint_epochs", "joint_rate", "base_rate", "lora_alpha"):
             _require(0 < getattr(self, name) < math.inf, self, name, "a finite number above 0")
         _require(
@@ -108,6 +118,14 @@ class TrainSettings:
         for name in JOINT:
             if getattr(self, name) != getattr(TrainSettings(), name):
                 raise RequestError(f"{name} has no effect while the base stays as it is; give model_out (--model-out)")
+
+    def refuse_with_joint(self) -> None:
+        """RequestError that names the first setting that was given and that the joint stage cannot follow."""
+        for name in ("feature_layers", "context_tokens"):
+            if getattr(self, name):
+                raise RequestError(
+                    f"{name} has no effect with model_out: a layer reads hidden states alone while the base changes"
+                )
 
     @classmethod
     def of(cls, **options: Any) -> TrainSettings:

@@ -51,6 +51,7 @@ class SeveralRun:
         runs = list(self._runs.values())
         for run in runs:
             run.check(base)
+        runs[0].reading = next((run.reading for run in runs if run.reading), None)  # it prepares for all
         if resume and (self.out / OFFERS).exists():
             raise RequestError(
                 f"{self.out} holds the heads of a finished run; give another folder, or replace them with resume=False "

@@ -22,12 +22,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import DataError
 from headstart.target.base import Feed, Slot, Target
+from headstart.train.capture import DocumentStates
 from headstart.train.corpus import SECOND, Document, Span
 from headstart.train.generation import Order, Scribe, Text, loops, repeated_share
+from headstart.train.inputs import Reading
 from headstart.train.kinds import KINDS, Kind, can_open, follow_up, open_turn
 from headstart.train.shares import Attempt, Shares
 from headstart.train.template import Codec, Turns
@@ -47,11 +50,10 @@ _TEXT = Kind("text", 1.0, ("",))
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A finished document, with the hidden states and the argmax of its rows (see ``capture.py``)."""
+    """A finished document, with its states (see ``capture.py``)."""
 
     document: Document
-    hidden: Tensor  # [n, D]
-    greedy: Tensor  # [n]
+    states: DocumentStates
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +68,7 @@ class _Talk:
     temperature: float | None = None  # of its answers; None until it has a first question
     spans: tuple[Span, ...] = ()
     answers: list[Text] = field(default_factory=list)
+    read: list[NDArray[np.float32]] = field(default_factory=list)  # what is watched, of all rows that the slot holds
 
     @property
     def waits_for_twin(self) -> bool:
@@ -92,16 +95,19 @@ class Writer:
         question_tokens: int,
         seed: int,
         kinds: Sequence[Kind] = KINDS,
+        reading: Reading | None = None,
     ) -> None:
         """``batch``: conversations in flight; the longest answer and the longest user's turn in tokens.
 
-        ``kinds`` of conversation; a model without a chat template knows but one.
+        ``kinds`` of conversation; a model without a chat template knows but one. ``reading``: what else of the states is kept.
         """
         self._target, self._codec, self._batch, self._seed = target, codec, batch, seed
         self._answer, self._question = answer_tokens, question_tokens
         self._turns = Turns.of(codec) if codec.has_template else None
         self._kinds = {kind.name: kind for kind in (kinds if self._turns else (_TEXT,))}
-        self._scribe = Scribe(target)
+        self._reading = reading
+        self._opening: list[NDArray[np.float32]] = []  # what is watched of the rows that all conversations begin with
+        self._scribe = self._fresh_scribe()
         self._talks: dict[int, _Talk] = {}  # by the order of its next turn
         self.start(())
 
@@ -120,7 +126,9 @@ class Writer:
 
     def steps(self) -> Generator[list[Written], None, None]:
         """After each forward the documents that it finished, without end; DataError if nothing usable comes for long."""
-        self._scribe, self._talks = Scribe(self._target), {}
+        self._scribe, self._talks = self._fresh_scribe(), {}
+        if self._reading is not None:
+            self._target.watch(self._reading.layers)
         root = self._target.open()
         self._failures = 0
         try:
@@ -130,6 +138,7 @@ class Writer:
                 finished: list[Written] = []
                 for order, text in self._scribe.step():
                     talk = self._talks.pop(id(order))
+                    talk.read += order.read
                     going = self._next(talk, text)
                     for one in going:
                         self._order(one)
@@ -147,18 +156,25 @@ class Writer:
         written: list[Written] = []
         for order, text in self._scribe.so_far():
             talk = self._talks.pop(id(order))
+            talk.read += order.read
             if not talk.is_asking and len(text.tokens) >= _LEAST_ROOM and not loops(text.tokens):
                 talk.add(text)
             written += self._close(talk)
-        self._scribe = Scribe(self._target)
+        self._scribe = self._fresh_scribe()
         return written
 
     def _begin(self, root: Slot) -> None:
         """Compute what all conversations begin with, but for one row: a prompt needs at least that."""
-        opening = self._turns.opening[:-1] if self._turns else ()
+        opening, self._opening = self._turns.opening[:-1] if self._turns else (), []
         if opening:
-            self._target.forward([Feed(root, Tree.chain(opening), len(opening))])
+            scored = self._target.forward([Feed(root, Tree.chain(opening), len(opening))])
+            if self._reading is not None:
+                states = scored.states([(0, row) for row in range(len(opening))])
+                self._opening = [self._target.operations.numpy(states)]
             self._target.keep(root, tuple(range(len(opening))))
+
+    def _fresh_scribe(self) -> Scribe:
+        return Scribe(self._target, is_watched=self._reading is not None)
 
     def _admit(self, root: Slot) -> None:
         """Start conversations while there is room for them and for the twins of those whose question is being written."""
@@ -200,12 +216,14 @@ class Writer:
         attempt = self._shares.begin([kind.name for kind in self._kinds.values() if can_open(kind, passages)])
         if self._turns is None:
             temperature = self._rng.choice((0.0, *_WARM))
-            talk = _Talk(_TEXT, attempt, self._target.fork(root), self._start_of_text(), False, temperature)
+            start = self._start_of_text()
+            talk = _Talk(_TEXT, attempt, self._target.fork(root), start, False, temperature, read=list(self._opening))
             return talk, [talk]
         kind = self._kinds[attempt.kind]
         turn = open_turn(kind, self._rng, passages)
         tokens = (*self._turns.opening, *self._codec.encode(turn.text))
-        talk = _Talk(kind, attempt, self._target.fork(root), tokens, is_asking=not turn.is_whole)
+        slot = self._target.fork(root)
+        talk = _Talk(kind, attempt, slot, tokens, is_asking=not turn.is_whole, read=list(self._opening))
         if turn.is_whole:
             return talk, self._answering(talk, tokens)
         return talk, [talk] if tokens and self._room(tokens) >= self._question + _LEAST_ROOM else []
@@ -242,7 +260,8 @@ class Writer:
         self._asked.add(hash(prompt))
         talk.temperature = 0.0
         talk.attempt.num_open += 1
-        return [talk, replace(talk, slot=self._target.fork(talk.slot), temperature=self._rng.choice(_WARM), answers=[])]
+        twin = self._target.fork(talk.slot)
+        return [talk, replace(talk, slot=twin, temperature=self._rng.choice(_WARM), answers=[], read=list(talk.read))]
 
     def _wants_more(self, talk: _Talk) -> bool:
         fits = self._room(talk.tokens) >= 2 * self._question + _LEAST_ROOM and len(talk.tokens) < _LONGEST
@@ -271,7 +290,16 @@ class Writer:
         self._remember(document)
         hidden = np.concatenate([text.hidden for text in talk.answers])
         greedy = np.concatenate([text.greedy for text in talk.answers])
-        return [Written(document, torch.from_numpy(hidden), torch.from_numpy(greedy))]
+        return [
+            Written(document, DocumentStates(torch.from_numpy(hidden), torch.from_numpy(greedy), self._inputs(talk, document)))
+        ]
+
+    def _inputs(self, talk: _Talk, document: Document) -> Tensor | None:
+        """What was watched of the document's texts."""
+        if self._reading is None:
+            return None
+        states = np.concatenate(talk.read)
+        return torch.from_numpy(np.concatenate([states[start:stop] for start, stop in self._reading.texts(document)]))
 
     def _is_one_loop_too_many(self, text: Text) -> bool:
         return loops(text.tokens) and self._num_looping + len(text.tokens) > _LOOPS * (self._num_tokens + len(text.tokens))

@@ -23,8 +23,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from headstart.train.base import FrozenModel
-from headstart.train.capture import Batch, batch_of, num_rows, spans_of
+from headstart.train.capture import Batch, batch_of, num_rows
 from headstart.train.corpus import Document
+from headstart.train.inputs import spans_of
 from headstart.train.joint.adapters import Adapters, split
 from headstart.train.losses import Objective, mixed_cross_entropy
 

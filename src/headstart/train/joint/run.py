@@ -29,7 +29,7 @@ from headstart.train.base import Base
 from headstart.train.checkpoint import Progress, load_checkpoint, read_about, save_checkpoint
 from headstart.train.corpus import Document, fingerprint_of, held_apart, statistics, write_json
 from headstart.train.data import require_supervised, supervised_share
-from headstart.train.forms import form_of
+from headstart.train.forms import FORMS, form_of
 from headstart.train.frozen import FrozenRun, on_device, require_same, same_documents
 from headstart.train.joint.adapters import PREFIX, Adapters, split
 from headstart.train.joint.held_out import HeldOut, Judged
@@ -51,7 +51,10 @@ class JointRun:
         self.work = out.with_name(out.name + ".work")
         self.checkpoint, self.best = self.work / "joint.safetensors", self.work / "best.safetensors"
         minutes = settings.minutes * (1 - settings.joint_share)
-        self.first = FrozenRun(kind, settings.changed(minutes=minutes), self.work / "first", report, started)
+        first = settings.changed(minutes=minutes)
+        if "context_tokens" in FORMS[kind].READS:
+            first = first.changed(context_tokens=0)
+        self.first = FrozenRun(kind, first, self.work / "first", report, started)
 
     def go(
         self, base: Base, data: str | Path | None, corpus: str | Path | None, init: str | Path | None, resume: bool
@@ -70,6 +73,10 @@ class JointRun:
         require_same(self.checkpoint, about, asked)
         documents = self._first_stage(base, data, corpus, init, resume and about is None, about)
         heads: Heads = load_heads(init or self.first.out, base.identity)
+        if form_of(heads.config, base.model).reading(self.settings) is not None:
+            raise RequestError(
+                f"the heads in {init} read prompts or features, which a model that changes cannot give; train others"
+            )
         trainer, held_out, objective = self._trainer(base, heads, documents, asked)
         deadline = self.started + 60 * self.settings.minutes if self.settings.minutes else None
         if about is not None:
