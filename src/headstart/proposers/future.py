@@ -24,6 +24,7 @@ from headstart.heads.future import BoundFuture
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
 from headstart.proposers.medusa import DEFAULT_RANKS, GROWTHS, DepthProposer
+from headstart.proposers.questions import asked_together
 from headstart.target.base import Feed, Slot
 from headstart.tree import Tree
 
@@ -59,15 +60,8 @@ class StreamStates:
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Take the streams of what was committed, with one question for each scored batch."""
-        while observations:
-            scored = observations[0].scored
-            together = [observation for observation in observations if observation.scored is scored]
-            rows = [self._wanted(observation) for observation in together]
-            streams, start = scored.states([row for some in rows for row in some]), 0
-            for observation, some in zip(together, rows, strict=True):
-                self._take(observation, streams[start : start + len(some)])
-                start += len(some)
-            observations = [observation for observation in observations if observation.scored is not scored]
+        for observation, streams, own in asked_together(observations, self._wanted, lambda scored, rows: scored.states(rows)):
+            self._take(observation, streams[own])
 
     def forget(self, key: int) -> None:
         """Close the sequence's slots."""

@@ -11,6 +11,7 @@ import numpy as np
 from headstart.heads.operations import Array, Operations
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import Calibration
+from headstart.proposers.questions import asked_together
 
 
 @dataclass(slots=True)
@@ -35,16 +36,12 @@ class HiddenStates:
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Take the hidden states behind the new roots, with one question for each scored batch."""
-        while observations:
-            scored = observations[0].scored
-            together = [observation for observation in observations if observation.scored is scored]
-            hidden = scored.hidden([observation.row for observation in together])
-            for row, observation in enumerate(together):
-                state = self._states.setdefault(observation.key, SequenceState())
-                state.hidden, state.row, state.root = hidden, row, observation.tokens[-1]
-                if not observation.is_of_prompt:
-                    state.calibration.observe(observation.tree, observation.tokens)
-            observations = [observation for observation in observations if observation.scored is not scored]
+        told = asked_together(observations, lambda observation: [observation.row], lambda scored, rows: scored.hidden(rows))
+        for observation, hidden, own in told:
+            state = self._states.setdefault(observation.key, SequenceState())
+            state.hidden, state.row, state.root = hidden, own.start, observation.tokens[-1]
+            if not observation.is_of_prompt:
+                state.calibration.observe(observation.tree, observation.tokens)
 
     def forget(self, key: int) -> None:
         """Free what is held for the sequence."""

@@ -24,6 +24,7 @@ from headstart.proposers.calibration import Calibration
 from headstart.proposers.children import choose_children
 from headstart.proposers.future import MOST_BEHIND, committed_rows
 from headstart.proposers.growth import Growth
+from headstart.proposers.questions import asked_together
 from headstart.target.base import Feed, Slot
 from headstart.tree import ROOT, Tree
 
@@ -114,15 +115,8 @@ class SequentialProposer:
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Take the target's states of what was committed, with one question for each scored batch."""
-        while observations:
-            scored = observations[0].scored
-            together = [observation for observation in observations if observation.scored is scored]
-            rows = [committed_rows(observation) for observation in together]
-            states, start = scored.states([row for some in rows for row in some]), 0
-            for observation, some in zip(together, rows, strict=True):
-                self._take(observation, states[start : start + len(some)])
-                start += len(some)
-            observations = [observation for observation in observations if observation.scored is not scored]
+        for observation, states, own in asked_together(observations, committed_rows, lambda scored, rows: scored.states(rows)):
+            self._take(observation, states[own])
 
     def forget(self, key: int) -> None:
         """Close the sequence's slots."""
