@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.errors import HeadsError
-from headstart.heads.layout import HostHeads, OutputWeights, base_rows, checked_vocab, require_counts, written_sizes
+from headstart.heads.layout import BoundHeads, HostHeads, OutputWeights, checked_vocab, require_counts, written_sizes
 from headstart.heads.operations import Array, DraftLayer, Operations
 
 Variant = Literal["parallel", "causal", "anticausal", "linear", "sequential"]
@@ -164,17 +164,16 @@ class FutureHeads(HostHeads):
         return BoundFuture(self, operations, base)
 
 
-class BoundFuture:
+class BoundFuture(BoundHeads):
     """The heads 2..n on an engine."""
 
+    config: FutureConfig
+
     def __init__(self, heads: FutureHeads, operations: Operations, base: OutputWeights) -> None:
-        self.heads, self.config, self.operations = heads, heads.config, operations
-        self._ids = None if self.config.draft_vocab is None else np.array(self.config.draft_vocab, dtype=np.int64)
-        self._embedding = base.embedding
-        self._output = base_rows(operations, base.output, self._ids, self.config.vocab_size)
-        tensors = {name: operations.array(values) for name, values in heads.tensors.items()}
-        self._norm = tensors[NORM]
-        self._heads = [_named(tensors, head_name(index)) for index in range(self.config.num_heads)]
+        super().__init__(heads, operations, base)
+        self._output = self._base_rows(base.output)
+        self._norm = self._tensors[NORM]
+        self._heads = [_named(self._tensors, head_name(index)) for index in range(self.config.num_heads)]
         self.layers: list[DraftLayer] = []
         if self.config.variant in LAYERED:
             self.layers = [
@@ -201,14 +200,6 @@ class BoundFuture:
         rows, probabilities = ops.top_k(ops.linear(normed, self._output), min(num_ranks, int(self._output.shape[0])))
         shape = (-1, config.num_heads, rows.shape[1])
         return self.base_ids(rows).reshape(shape), probabilities.reshape(shape)
-
-    def base_ids(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The base's ids of output rows."""
-        return rows if self._ids is None else self._ids[rows]
-
-    def gather(self, states: Sequence[Array]) -> Array:
-        """Hidden states of some pieces, each [n, D], as one array."""
-        return states[0] if len(states) == 1 else self.operations.stack(states)
 
 
 def _named(tensors: dict[str, Array], beginning: str) -> dict[str, Array]:

@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 from headstart.heads.base import Tensors
 from headstart.heads.layout import (
+    BoundHeads,
     HostHeads,
     OutputWeights,
-    base_rows,
     checked_vocab,
     require_counts,
     written_sizes,
@@ -107,15 +107,14 @@ class HydraHeads(HostHeads):
         return BoundHydra(self, operations, base)
 
 
-class BoundHydra:
+class BoundHydra(BoundHeads):
     """Hydra heads on an engine."""
 
+    config: HydraConfig
+
     def __init__(self, heads: HydraHeads, operations: Operations, base: OutputWeights) -> None:
-        self.heads, self.config, self.operations = heads, heads.config, operations
-        self._embedding = base.embedding
-        self._tensors = {name: operations.array(values) for name, values in heads.tensors.items()}
-        self._ids = None if self.config.draft_vocab is None else np.array(self.config.draft_vocab, dtype=np.int64)
-        self._output = base_rows(operations, base.output, self._ids, self.config.vocab_size)
+        super().__init__(heads, operations, base)
+        self._output = self._base_rows(base.output)
         tensors, depths = self._tensors, range(self.config.num_heads)
         biases = [tensors[f"heads.{depth}.bias"] for depth in depths]
         self._cell = operations.cell(tensors["cell.weight"], tensors["cell.project"], biases, base.embedding, self._output)
@@ -127,7 +126,7 @@ class BoundHydra:
             states = self.states(parents, token_ids, depth)
             return states, *self.guesses(states, num_ranks)
         states, rows, probabilities = self._cell.level(parents, np.array(token_ids, dtype=np.int64), depth, num_ranks)
-        return states, rows if self._ids is None else self._ids[rows], probabilities
+        return states, self.base_ids(rows), probabilities
 
     def states(self, parents: Array, token_ids: Sequence[int], depth: int) -> Array:
         """States [n, D] of nodes of ``depth`` (below K) with these tokens, from their parents' states [n, D]."""
@@ -141,4 +140,4 @@ class BoundHydra:
     def guesses(self, states: Array, num_ranks: int) -> Guesses:
         """The ``num_ranks`` likeliest base ids behind nodes with these states [n, D], and their probabilities."""
         rows, probabilities = self.operations.top_k(self.logits(states), min(num_ranks, self.config.num_outputs))
-        return rows if self._ids is None else self._ids[rows], probabilities
+        return self.base_ids(rows), probabilities

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Protocol, Self
 
@@ -97,3 +97,28 @@ class HostHeads:
     def rounded(self) -> Self:
         """The same heads with float16 values, which are saved in half the bytes."""
         return replace(self, tensors=rounded_tensors(self.config.kind, self.tensors))
+
+
+class BoundHeads:
+    """Heads on an engine: their tensors as its arrays, over the base model's matrices."""
+
+    heads: Any
+    config: Any
+
+    def __init__(self, heads: HostHeads, operations: Operations, base: OutputWeights) -> None:
+        self.heads, self.config, self.operations = heads, heads.config, operations
+        self._embedding = base.embedding
+        self._tensors = {name: operations.array(values) for name, values in heads.tensors.items()}
+        self._ids = None if self.config.draft_vocab is None else np.array(self.config.draft_vocab, dtype=np.int64)
+
+    def base_ids(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The base's ids of output rows."""
+        return rows if self._ids is None else self._ids[rows]
+
+    def gather(self, states: Sequence[Array]) -> Array:
+        """Hidden states of some pieces, each [n, D], as one array."""
+        return states[0] if len(states) == 1 else self.operations.stack(states)
+
+    def _base_rows(self, output: Array) -> Array:
+        """The base's output matrix as these heads read it."""
+        return base_rows(self.operations, output, self._ids, self.config.vocab_size)

@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 from headstart.errors import HeadsError
 from headstart.heads.base import Tensors
 from headstart.heads.layout import (
+    BoundHeads,
     HostHeads,
     OutputWeights,
-    base_rows,
     checked_vocab,
     require_counts,
     written_sizes,
@@ -174,17 +174,16 @@ class MedusaHeads(HostHeads):
         return BoundMedusa(self, operations, base)
 
 
-class BoundMedusa:
+class BoundMedusa(BoundHeads):
     """Medusa heads on an engine."""
 
+    config: MedusaConfig
+
     def __init__(self, heads: MedusaHeads, operations: Operations, base: OutputWeights) -> None:
-        self.heads, self.config, self.operations = heads, heads.config, operations
-        self._embedding = base.embedding
-        self._tensors = {name: operations.array(values) for name, values in heads.tensors.items()}
-        self._ids = None if self.config.draft_vocab is None else np.array(self.config.draft_vocab, dtype=np.int64)
+        super().__init__(heads, operations, base)
         names = self.config.output_names()
         own = [self._tensors[name] for name in names]
-        self._outputs = own or [base_rows(operations, base.output, self._ids, self.config.vocab_size)]
+        self._outputs = own or [self._base_rows(base.output)]
 
     def logits(self, hidden: Array, root_ids: Sequence[int]) -> list[Array]:
         """K logits [n, V'] from hidden states [n, D] and the token that follows each."""
@@ -203,7 +202,7 @@ class BoundMedusa:
             probabilities = np.stack([probabilities for _, probabilities in pairs], axis=1)
         rows = rows.reshape(-1, num_heads, num_ranks)
         probabilities = probabilities.reshape(-1, num_heads, num_ranks)
-        return rows if self._ids is None else self._ids[rows], probabilities
+        return self.base_ids(rows), probabilities
 
     def _roots(self, root_ids: Sequence[int]) -> Array | None:
         if not self.config.sees_root:
