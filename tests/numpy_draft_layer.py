@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.layer_sizes import LayerSizes
 from headstart.sampling import log_softmax
 from headstart.target.base import Feed, Slot
-from headstart.target.draft_layer import LayerSizes
 from headstart.tree import Path
 
 Array = NDArray[Any]

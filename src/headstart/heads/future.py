@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from headstart.errors import HeadsError
 from headstart.heads.layout import BoundHeads, HostHeads, OutputWeights, checked_vocab, require_counts, written_sizes
 from headstart.heads.operations import Array, DraftLayer, Operations
+from headstart.layer_sizes import LayerSizes
 
 Variant = Literal["parallel", "causal", "anticausal", "linear", "sequential"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
@@ -109,31 +110,7 @@ class FutureConfig:
         return written_sizes(self)
 
 
-class LayerWidths(Protocol):
-    """Of a decoder layer, under the names of transformers' configs."""
-
-    @property
-    def hidden_size(self) -> int:
-        """D."""
-
-    @property
-    def num_attention_heads(self) -> int:
-        """Query heads."""
-
-    @property
-    def num_key_value_heads(self) -> int:
-        """Heads of keys and values."""
-
-    @property
-    def head_dim(self) -> int:
-        """Width of a head."""
-
-    @property
-    def intermediate_size(self) -> int:
-        """Inner width of the MLP."""
-
-
-def decoder_layer_shapes(sizes: LayerWidths) -> dict[str, tuple[int, ...]]:
+def decoder_layer_shapes(sizes: LayerSizes) -> dict[str, tuple[int, ...]]:
     """Name and shape of the tensors of one decoder layer over states (``target/draft_layer.py``)."""
     wide, inner = sizes.hidden_size, sizes.intermediate_size
     query, kv = sizes.num_attention_heads * sizes.head_dim, sizes.num_key_value_heads * sizes.head_dim

@@ -1,4 +1,4 @@
-"""A decoder layer that drafts: what it computes, and its sizes.
+"""A decoder layer that drafts: what it computes.
 
 The shape is EAGLE-3's (Li et al. 2025, "EAGLE-3", section 3.1), so that its tensors carry the names other engines know:
 
@@ -18,42 +18,11 @@ compiled stack with one layer, ``torch_draft_layer.py`` also trains.
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-class LayerSizes(Protocol):
-    """Sizes of a drafting layer, under the names of transformers' configs."""
-
-    @property
-    def hidden_size(self) -> int:
-        """D, that of the target."""
-
-    @property
-    def num_attention_heads(self) -> int:
-        """Query heads."""
-
-    @property
-    def num_key_value_heads(self) -> int:
-        """Heads of keys and values."""
-
-    @property
-    def head_dim(self) -> int:
-        """Width of a head."""
-
-    @property
-    def intermediate_size(self) -> int:
-        """Inner width of the MLP."""
-
-    @property
-    def rms_norm_eps(self) -> float:
-        """Epsilon of all norms."""
-
-    @property
-    def rope_theta(self) -> float:
-        """Base of the rotary frequencies."""
+from headstart.layer_sizes import LayerSizes
 
 
 def reads_embedding(tensors: Container[str]) -> bool:

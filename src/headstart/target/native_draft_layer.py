@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from headstart import _native
 from headstart.errors import HeadsError
+from headstart.layer_sizes import LayerSizes
 from headstart.target.base import Feed, Slot
-from headstart.target.draft_layer import LayerSizes, inverse_frequencies, reads_embedding
+from headstart.target.draft_layer import inverse_frequencies, reads_embedding
 from headstart.target.native_forward import forward
 from headstart.target.native_scored import NativeScored
 from headstart.tree import Path

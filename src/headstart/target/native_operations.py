@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headstart import _native
 from headstart.errors import HeadsError
-from headstart.target.draft_layer import LayerSizes
+from headstart.layer_sizes import LayerSizes
 from headstart.target.native_draft_layer import NativeDraftLayer
 
 Array = NDArray[np.float32]

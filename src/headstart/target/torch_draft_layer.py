@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headstart.layer_sizes import LayerSizes
 from headstart.target.base import Feed, Slot
-from headstart.target.draft_layer import LayerSizes, inverse_frequencies, reads_embedding
+from headstart.target.draft_layer import inverse_frequencies, reads_embedding
 from headstart.target.hf_scored import HfScored
 from headstart.tree import Path
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.target.draft_layer import LayerSizes
+from headstart.layer_sizes import LayerSizes
 from headstart.target.torch_draft_layer import TorchDraftLayer, rms_norm
 
 
