@@ -392,8 +392,10 @@ def test_a_prompt_that_leaves_room_for_one_token_gets_one_and_a_full_one_is_refu
     assert after.finished and target.num_open == 0
 
 
-@pytest.mark.parametrize(("prompt", "word"), [([], "empty"), ([1, V], "9"), ([-1], "-1")])
-def test_a_prompt_that_the_model_cannot_read_is_refused(prompt: list[int], word: str) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "word"), [([], "empty"), ([1, V], "9"), ([-1], "-1"), ([1, "a"], "'a'; tokens"), ([1.5], "1.5")]
+)
+def test_a_prompt_that_the_model_cannot_read_is_refused(prompt: list[Any], word: str) -> None:
     decoder = Decoder(a_target())
     with pytest.raises(RequestError, match=word):
         decoder.add(prompt, Sampling())

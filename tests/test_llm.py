@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import headstart as hs
 from headstart.errors import HeadsError, RequestError
 from headstart.llm import LLM, Answer, Step
 from headstart.proposers.base import Proposer
-from headstart.proposers.choose import Guesser
+from headstart.proposers.choose import Guesser, choose_members, choose_proposer
 from headstart.proposers.combined import CombinedProposer
 from headstart.sampling import Sampling
 from headstart.tokenizer import Tokenizer
@@ -335,6 +336,15 @@ def test_a_wrong_option_is_refused_by_name_before_any_work(fields: dict[str, Any
         with pytest.raises(RequestError, match=message.replace("?", "[?]")):
             call("hi", **fields)
     assert scripted(llm).num_forwards == 0
+
+
+@pytest.mark.parametrize("option", ["heads", "draft", "draft_dtype"])
+def test_an_empty_name_is_refused(option: str) -> None:
+    llm = babbles()
+    empty: dict[str, Any] = {option: ""}
+    for call in (partial(choose_proposer, "combined"), choose_members):
+        with pytest.raises(RequestError, match=f"option {option} is empty"):
+            call(llm.target, llm.tokenizer, **empty)
 
 
 def test_fields_by_name_change_a_given_sampling() -> None:

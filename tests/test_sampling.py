@@ -380,7 +380,7 @@ NAN, INF = math.nan, math.inf
 NOT_NUMBERS = [NAN, INF, -INF, True, "1", None, 10**400]
 INVALID: dict[str, list[Any]] = {
     "temperature": [-0.1, *NOT_NUMBERS],
-    "top_k": [-1, 1.0, True, "1", None, NAN],
+    "top_k": [2**63, -1, 1.0, True, "1", None, NAN],
     "top_p": [0, -0.1, 1.01, *NOT_NUMBERS],
     "min_p": [-0.1, 1.01, *NOT_NUMBERS],
     "repetition_penalty": [0, -1, *NOT_NUMBERS],
@@ -393,8 +393,8 @@ INVALID: dict[str, list[Any]] = {
     "stop_token_ids": [(1.0,), (True,), ("1",), "12", None, 5],
     "ignore_eos": [1, 0, "no", None],
     "seed": [1.0, True, "1", NAN],
-    "n": [0, -1, 1.0, True, "1", None],
-    "logprobs": [-1, 1.0, True, "1"],
+    "n": [0, -1, 1.0, True, "1", None, 2**31],
+    "logprobs": [-1, 1.0, True, "1", 2**70],
 }
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal, Protocol
 
 from headstart import accept
@@ -165,6 +166,9 @@ class Decoder:
         target = self.target
         if not prompt:
             raise RequestError("the prompt is empty; give at least one token")
+        stranger = next((token for token in prompt if type(token) is not int and not isinstance(token, Integral)), None)
+        if stranger is not None:
+            raise RequestError(f"the prompt holds {stranger!r}; tokens are whole numbers")
         unknown = next((token for token in prompt if not 0 <= token < target.vocab_size), None)
         if unknown is not None:
             raise RequestError(f"the prompt holds token {unknown}; the model knows 0 to {target.vocab_size - 1}")

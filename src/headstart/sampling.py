@@ -35,6 +35,7 @@ from headstart.arithmetic import exp, log, total
 from headstart.errors import ModelError, RequestError, require
 
 _MASK = (1 << 64) - 1
+_MOST = (1 << 31) - 1  # of a count
 _GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment
 _LARGEST = 1e300  # a penalised or biased logit; an absurd penalty must not make two infinities meet
 _NONE = np.empty(0, dtype=np.int64)
@@ -89,6 +90,9 @@ class Sampling:
             value = getattr(self, name)
             if value is not None or name not in ("max_tokens", "logprobs"):
                 require(_is_int(value) and value >= least, name, value, f"a whole number, {least} or more")
+        for name in ("top_k", "n", "logprobs"):  # engines take them as machine words
+            value = getattr(self, name) or 0
+            require(value <= _MOST, name, value, f"at most {_MOST}")
         valid = self.max_tokens is None or self.min_tokens <= self.max_tokens
         require(valid, "min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})")
         require(self.seed is None or _is_int(self.seed), "seed", self.seed, "a whole number")

@@ -27,7 +27,7 @@ _MS = 1000.0
 class WhatIf:
     """What is supposed. Either L, or the chance p of a drafted token and the length k of a chain."""
 
-    l: float | None = None  # noqa: E741 - the field's own letter; acceptance length, bonus token included
+    l: float | None = None  # acceptance length, bonus token included
     p: float | None = None  # chance that a drafted token is accepted once those before it are
     k: int | None = None  # drafted tokens in a chain
     t_model: float | None = None  # ms of a plain step

@@ -52,6 +52,7 @@ def choose_proposer(
     past_outputs: int | None = None,
 ) -> Guesser:
     """Build the proposer ``name`` ("plain" and "none" are the empty draft)."""
+    _refuse_empty(heads=heads, draft=draft, draft_dtype=draft_dtype)
     name = {"plain": "none"}.get(name, name)
     if name not in PROPOSERS:
         near = difflib.get_close_matches(name, (AUTO, *PROPOSERS), n=1)
@@ -100,6 +101,7 @@ def choose_members(
     past_outputs: int | None = None,
 ) -> list[Guesser]:
     """All that can guess for this model as it is: copying, heads that are found or named, and a draft model if one is named."""
+    _refuse_empty(heads=heads, draft=draft, draft_dtype=draft_dtype)
     members = [_suffix(past_outputs)]
     kind = "medusa" if growth and not heads else _kind_of(heads, target)
     if kind or allow_other_base:
@@ -205,6 +207,13 @@ def _draft_model(target: Target, tokenizer: Tokenizer, draft: str | None, dtype:
         loaded = load_model(draft, dtype=dtype or "auto")
     check_vocabularies(tokenizer, loaded.tokenizer)
     return Guesser("draft_model", DraftModelProposer(loaded.target), num_nodes=7, notes=loaded.notes)
+
+
+def _refuse_empty(**options: str | None) -> None:
+    """An empty name, such as that of a variable that was never set, names nothing."""
+    for option, value in options.items():
+        if value == "":
+            raise RequestError(f"option {option} is empty; name something or leave it out")
 
 
 def _refuse_idle(name: str, users: tuple[str, ...], **options: object) -> None:
