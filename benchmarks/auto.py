@@ -19,22 +19,20 @@ is no record.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cut_record import begun, settings_of
 
 import headstart as hs
 from headstart.heads.base import find_heads, load_heads, save_heads
-from headstart.measure.environment import commit, machine, versions
 from headstart.measure.prompts import prompt_set
 from headstart.measure.report import check_writable, save_json
 from headstart.target.machine import runtime
@@ -65,8 +63,8 @@ class Cell:
 def main() -> None:
     given = arguments()
     check_writable(given.record)
-    settings = {name: value for name, value in vars(given).items() if name not in ("record", "prompts")}
-    record = resumed(given.record, settings) or head(settings)
+    parts: dict[str, Any] = {name: {} for name in ("dtypes", "prompts", "results", "explain", "cells")}
+    record = begun(given.record, FORMAT, VERSION, settings_of(given), **parts)
     for dtype in given.dtypes.split(","):
         llm = hs.load("smollm2", proposer="none", target="native", dtype=dtype)
         with tempfile.TemporaryDirectory() as folder:
@@ -101,33 +99,6 @@ def arguments() -> argparse.Namespace:
 
 def others(ways: str) -> list[str]:
     return [name for name in ways.split(",") if name != "plain"]
-
-
-def resumed(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """A record that was cut; one of other settings or another commit is in the way."""
-    if not path.exists():
-        return None
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if (record.get("format"), record.get("settings"), record.get("commit")) != (FORMAT, settings, commit()):
-        sys.exit(f"{path} is of other settings or another commit; name another file")
-    return record
-
-
-def head(settings: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions(),
-        "settings": settings,
-        "dtypes": {},
-        "prompts": {},
-        "results": {},
-        "explain": {},
-        "cells": {},
-    }
 
 
 def way(llm: hs.LLM, name: str, folder: Path) -> hs.LLM:

@@ -14,15 +14,14 @@ Half an hour for each dtype; ``--dtypes bfloat16 --limit 16 --tokens 64`` fills 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cut_record import begun, settings_of
+
 import headstart as hs
-from headstart.measure.environment import commit, machine, versions
 from headstart.measure.prompts import prompt_set
 from headstart.measure.report import check_writable, save_json
 from headstart.target.machine import runtime
@@ -38,10 +37,10 @@ KEPT = (
 def main() -> None:
     given = arguments()
     check_writable(given.record)
-    settings = {name: value for name, value in vars(given).items() if name not in ("record", "prompts")}
     batches, temperatures = [int(b) for b in given.batches.split(",")], map(float, given.temperatures.split(","))
     prompts = prompt_set(given.prompts, max(given.limit, *batches))
-    record = resumed(given.record, settings) or head(settings, prompts.describe())
+    record = begun(given.record, FORMAT, VERSION, settings_of(given), prompts=prompts.describe(), points={})
+    record["machine"] |= runtime("native")
     work = list(product(given.dtypes.split(","), batches, temperatures))
     for dtype in given.dtypes.split(","):
         own = [point for point in work if point[0] == dtype and key(*point) not in record["points"]]
@@ -71,31 +70,6 @@ def arguments() -> argparse.Namespace:
 
 def key(dtype: str, batch: int, temperature: float) -> str:
     return f"{dtype} x{batch} T{temperature:g}"
-
-
-def resumed(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """A record that was cut; one of other settings or another commit is in the way."""
-    if not path.exists():
-        return None
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    found = record.get("format"), record.get("version"), record.get("settings"), record.get("commit")
-    if found != (FORMAT, VERSION, settings, commit()):
-        sys.exit(f"{path} is of other settings or another commit; name another file")
-    return record
-
-
-def head(settings: dict[str, Any], prompts: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "machine": machine() | runtime("native"),
-        "versions": versions(),
-        "settings": settings,
-        "prompts": prompts,
-        "points": {},
-    }
 
 
 def measured(llm: hs.LLM, batch: int, temperature: float, given: argparse.Namespace) -> dict[str, Any]:
