@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -366,6 +367,11 @@ def test_wrong_batch_nodes_and_templates_are_refused() -> None:
         llm.generate([{"role": "user", "content": "hi"}], chat=False)
     with pytest.raises(RequestError, match="empty"):
         llm.generate("")
+    wrong: Any
+    for wrong in (b"hi", bytearray(b"hi"), 5, None, {"role": "user", "content": "hi"}, Path("hi")):
+        for call in (llm.generate, llm.stream, llm.encode):
+            with pytest.raises(RequestError, match=r"^prompt is .*; it must be text, or a list of messages with role"):
+                call(wrong)
 
 
 # -- cancelling and faults ------------------------------------------------------------------------------------------------
@@ -425,14 +431,14 @@ api: Any = hs
         (lambda llm: llm.generate("hi", 5), "sampling is 5; it must be a Sampling"),
         (lambda llm: llm.generate("hi", {"temperature": 1}), "it must be a Sampling"),
         (lambda llm: llm.generate("hi", chat="yes"), "chat is 'yes'"),
-        (lambda llm: llm.generate(None), "messages must be a non-empty list"),
+        (lambda llm: llm.generate(None), "it must be text, or a list of messages"),
         (lambda llm: llm.generate_many("hi"), "prompts is 'hi'; it must be a list of prompts"),
         (lambda llm: llm.generate_many(5), "prompts is 5"),
-        (lambda llm: llm.generate_many([5]), "messages must be a non-empty list"),
+        (lambda llm: llm.generate_many([5]), "it must be text, or a list of messages"),
         (lambda llm: llm.generate_many(["hi"], batch="4"), "batch is '4'; it must be a whole number"),
         (lambda llm: llm.generate_many(["hi"], batch=0), "batch is 0"),
         (lambda llm: llm.generate_many(["hi"], batch=True), "batch is True"),
-        (lambda llm: llm.stream(5), "messages must be a non-empty list"),
+        (lambda llm: llm.stream(5), "it must be text, or a list of messages"),
         (lambda llm: llm.stream("hi", 5), "sampling is 5"),
         (lambda llm: llm.stream("hi", one_token_per_event="yes"), "one_token_per_event is 'yes'"),
         (lambda llm: llm.with_proposer(5), "name is 5; it must be text"),

@@ -83,7 +83,13 @@ def test_three_layouts_of_a_prompt_are_read(tmp_path: Path) -> None:
         ('{"prompt": "a", "turns": ["b"]}', "found prompt and turns"),
         ('{"prompt": " "}', "holds no text"),
         ('{"turns": []}', "list of the user's turns"),
-        ('{"messages": ["a"]}', "`role` and `content`"),
+        ('{"messages": ["a"]}', "role and content"),
+        ('{"messages": "a"}', "`messages` is a value of type str; it must be a list of objects with `role` and `content`"),
+        ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "has a part of type image_url"),
+        ('{"prompt": 5}', "`prompt` holds a value of type int; write text, or a conversation as `messages`"),
+        ('{"turns": [["a"]]}', "`turns` holds a value of type list; write text"),
+        ('{"prompt": null}', "`prompt` holds nothing; write text"),
+        ("[" * 100_000, "nested beyond reason"),
     ],
 )
 def test_a_bad_line_is_named_by_its_number(line: str, reason: str) -> None:
@@ -101,6 +107,12 @@ def test_prompts_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
         parse(b"\xff", "p.jsonl")
     with pytest.raises(DataError, match="limit is 0"):
         prompt_set(["a"], limit=0)
+    wrong: Any
+    for wrong, what in ((b"x", "bytes"), (5, "a value of type int"), (None, "nothing"), ({}, "a value of type dict")):
+        with pytest.raises(DataError, match=f"prompt 2 is {what}; give text, or a list of messages with role and content"):
+            prompt_set(["a", wrong])
+    with pytest.raises(DataError, match=r"prompt 1: Message 0 \(user\) has a part of type audio"):
+        prompt_set([[{"role": "user", "content": [{"type": "audio"}]}]])
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=40), st.integers(1, 45))

@@ -189,6 +189,7 @@ def chat(template: str | None = TEMPLATE) -> Tokenizer:
 
 
 USER = [{"role": "user", "content": "hé"}]
+TEXT = {"type": "text", "text": "hello"}
 
 
 def test_a_chat_is_rendered_with_loop_controls_and_trimmed_blocks() -> None:
@@ -252,11 +253,24 @@ def test_a_template_that_does_not_compile_is_a_model_error() -> None:
         (["hello"], "Message 0 must be an object"),
         ([{"content": "x"}], "Message 0 has no role"),
         ([*USER, {"role": "user"}], r"Message 1 \(user\) has no content"),
+        ([{"role": "user", "content": []}], r"Message 0 \(user\) has no content"),
+        ([{"role": "user", "content": b"x"}], r"Message 0 \(user\) has bytes for content; decode them"),
+        ([{"role": "user", "content": ["x"]}], r"Message 0 \(user\): part 0 must be an object such as"),
+        ([{"role": "user", "content": [{"text": "x"}]}], r"Message 0 \(user\): part 0 must be an object such as"),
+        ([{"role": "user", "content": [TEXT, {"type": "image_url"}]}], "has a part of type image_url; only parts of type text"),
+        ([{"role": "user", "content": [TEXT, {"type": "text", "text": 5}]}], "part 1 is of type text and has no text"),
     ],
 )
 def test_a_malformed_message_is_named(messages: Any, match: str) -> None:
     with pytest.raises(RequestError, match=match):
         chat().apply_chat(messages)
+
+
+def test_text_parts_are_joined_line_by_line() -> None:
+    parts = [{"role": "user", "content": [TEXT, {"type": "text", "text": "there"}]}]
+    tokenizer = chat("{% for m in messages %}{{ m.role + ':' + m.content }}{% endfor %}")
+    assert tokenizer.apply_chat(parts) == "user:hello\nthere"
+    assert parts[0]["content"] == [TEXT, {"type": "text", "text": "there"}]
 
 
 def test_a_base_model_asks_for_a_plain_prompt() -> None:

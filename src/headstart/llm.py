@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from headstart.target.loading import Loaded
 
 Prompt = str | Sequence[Mapping[str, Any]]
-"""A user's turn (plain text where the model has no chat template), or a conversation of role and content."""
+"""A user's turn (plain text where the model has no chat template), or a conversation of role and content.
+
+Content is text, or OpenAI's list of text parts, which are joined line by line.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +268,8 @@ class LLM:
         """Token ids of a prompt. ``chat``: through the chat template; None: if the model has one."""
         require(chat is None or isinstance(chat, bool), "chat", chat, "True, False or None")
         if not isinstance(prompt, str):
+            is_conversation = isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray)
+            require(is_conversation, "prompt", prompt, "text, or a list of messages with role and content")
             if chat is False:
                 raise RequestError("a conversation needs the chat template; give plain text, or leave chat on")
             return self.tokenizer.encode_chat(prompt)

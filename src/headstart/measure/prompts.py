@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headstart.errors import DataError
+from headstart.errors import DataError, RequestError
+from headstart.tokenizer.chat_template import check_messages
 
 Content = str | list[dict[str, Any]]
 NO_CATEGORY = "all"
@@ -91,6 +92,8 @@ def prompt_set(
         if not isinstance(source, Iterable) or isinstance(source, Mapping | bytes):
             raise DataError(f"the prompts are of type {type(source).__name__}; give a JSONL file's path or a list of prompts")
         prompts = [p if isinstance(p, Prompt) else Prompt(str(i), p) for i, p in enumerate(source, start=1)]
+        for prompt in prompts:
+            _check_content(prompt.content, f"prompt {prompt.id}")
         name, data = "given", json.dumps([[p.id, p.category, p.content] for p in prompts]).encode()
     if not prompts:
         raise DataError(f"{source if isinstance(source, str | Path) else 'the list of prompts'} holds no prompt")
@@ -142,7 +145,7 @@ def _listed(text: str) -> list[Any] | None:
     """A file that is one JSON list of objects; None if it is something else."""
     try:
         found = json.loads(text)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return None
     return found if isinstance(found, list) and all(isinstance(entry, dict) for entry in found) and found else None
 
@@ -152,6 +155,8 @@ def _parse_line(line: str, number: int, where: str) -> Prompt:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: not JSON ({error.msg} at column {error.colno})") from None
+    except RecursionError:
+        raise DataError(f"{where}: JSON that is nested beyond reason") from None
     return _parse_entry(entry, number, where)
 
 
@@ -169,9 +174,9 @@ def _parse_entry(entry: Any, number: int, where: str) -> Prompt:
 def _content(entry: Mapping[str, Any], key: str, where: str) -> Content:
     value = entry[key]
     if key == "messages":
-        valid = isinstance(value, list) and value and all(isinstance(m, dict) and "role" in m and "content" in m for m in value)
-        if not valid:
-            raise DataError(f"{where}: `messages` is a list of objects with `role` and `content`")
+        if not isinstance(value, list):
+            raise DataError(f"{where}: `messages` is {_kind_of(value)}; it must be a list of objects with `role` and `content`")
+        _check_content(value, where)
         return list(value)
     if key == "conversations":
         return _sharegpt(value, where)
@@ -179,9 +184,28 @@ def _content(entry: Mapping[str, Any], key: str, where: str) -> Content:
         if not isinstance(value, list) or not value:
             raise DataError(f"{where}: `turns` is a list of the user's turns")
         value = value[0]
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str):
+        raise DataError(f"{where}: `{key}` holds {_kind_of(value)}; write text, or a conversation as `messages`")
+    if not value.strip():
         raise DataError(f"{where}: `{key}` holds no text")
     return value
+
+
+def _check_content(content: object, where: str) -> None:
+    """DataError unless this is text, or a list of messages that a chat template can render."""
+    if isinstance(content, str):
+        return
+    if not isinstance(content, list | tuple):
+        raise DataError(f"{where} is {_kind_of(content)}; give text, or a list of messages with role and content")
+    try:
+        check_messages(content)
+    except RequestError as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def _kind_of(value: object) -> str:
+    """What a value is, in words."""
+    return "nothing" if value is None else "bytes" if isinstance(value, bytes) else f"a value of type {type(value).__name__}"
 
 
 def _sharegpt(turns: Any, where: str) -> Content:

@@ -22,7 +22,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from headstart.errors import ModelError, RequestError
 
 Message = Mapping[str, Any]
-"""One turn: ``role``, ``content`` (text, or what the template takes), and anything else that the template reads."""
+"""One turn: ``role``, ``content`` (text, or parts ``{"type": "text", "text": ...}``), and whatever else the template reads."""
+
+_TEXT = "text"
 
 
 class _GenerationBlock(jinja2.ext.Extension):
@@ -66,7 +68,7 @@ class ChatTemplate:
         """The prompt's text. ``extra`` is passed on (``tools``, ``enable_thinking``, ...)."""
         check_messages(messages)
         values = {**self.variables, "tools": None, "documents": None, **extra}
-        values |= {"messages": [dict(message) for message in messages], "add_generation_prompt": add_generation_prompt}
+        values |= {"messages": [_with_text(message) for message in messages], "add_generation_prompt": add_generation_prompt}
         try:
             return self._template.render(values)
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
@@ -75,7 +77,7 @@ class ChatTemplate:
 
 
 def check_messages(messages: Sequence[Message]) -> None:
-    """Refuse what no template can render: no messages, or one without a role or content."""
+    """Refuse what no template can render: no messages, or one without a role or content, or with parts that are no text."""
     if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
         raise RequestError("messages must be a non-empty list of {role, content}")
     for index, message in enumerate(messages):
@@ -83,5 +85,29 @@ def check_messages(messages: Sequence[Message]) -> None:
             raise RequestError(f"Message {index} must be an object with role and content, not {type(message).__name__}")
         if not isinstance(message.get("role"), str) or not message["role"]:
             raise RequestError(f"Message {index} has no role")
-        if not isinstance(message.get("content"), (str, list)) and not message.get("tool_calls"):
-            raise RequestError(f"Message {index} ({message['role']}) has no content")
+        where, content = f"Message {index} ({message['role']})", message.get("content")
+        if isinstance(content, bytes):
+            raise RequestError(f"{where} has bytes for content; decode them to text")
+        if isinstance(content, list):
+            _check_parts(content, where)
+        if (not isinstance(content, str | list) or content == []) and not message.get("tool_calls"):
+            raise RequestError(f"{where} has no content")
+
+
+def _check_parts(parts: Sequence[Any], where: str) -> None:
+    """RequestError for the first part of a content that is no text."""
+    for index, part in enumerate(parts):
+        if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
+            raise RequestError(f'{where}: part {index} must be an object such as {{"type": "text", "text": "..."}}')
+        if part["type"] != _TEXT:
+            raise RequestError(f"{where} has a part of type {part['type']}; only parts of type text can be read, leave it out")
+        if not isinstance(part.get("text"), str):
+            raise RequestError(f"{where}: part {index} is of type text and has no text")
+
+
+def _with_text(message: Message) -> dict[str, Any]:
+    """The message with the text of its parts as one, a line each: templates of text models know nothing of parts."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return dict(message)
+    return dict(message) | {"content": "\n".join(part["text"] for part in content)}
