@@ -1,16 +1,21 @@
 // Python's view of the cell of sequential heads.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "arrays.h"
 #include "cell.h"
+#include "cell_draft.h"
 #include "table.h"
+#include "tuples.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
@@ -36,6 +41,28 @@ nb::object level(const Cell& cell, const Array<float, 2>& parents, const Array<s
   return nb::make_tuple(std::move(states).release(), std::move(ids).release(), std::move(probabilities).release());
 }
 
+nb::tuple whole_draft(const Cell& cell, const Array<float, 2>& hidden, const std::vector<std::int64_t>& roots, const std::vector<std::int64_t>& max_nodes,
+                      const std::vector<std::int64_t>& num_levels, const std::vector<double>& least_reach,
+                      const std::vector<std::vector<double>>& factors, std::int64_t num_ranks, double least_node_reach, double certain,
+                      const std::optional<Array<std::int64_t>>& base_ids) {
+  const std::size_t count = roots.size();
+  for (const std::size_t size : {hidden.shape(0), max_nodes.size(), num_levels.size(), least_reach.size(), factors.size()})
+    if (size != count) throw std::invalid_argument("every list has one entry a sequence");
+  std::vector<DraftRequest> requests;
+  for (std::size_t i = 0; i < count; ++i) requests.push_back({roots[i], max_nodes[i], num_levels[i], least_reach[i], factors[i]});
+  Drafts drafts;
+  {
+    const Unlocked unlocked;
+    drafts = draft(cell, {hidden.data(), hidden.size()}, requests, {num_ranks, least_node_reach, certain},
+                   base_ids ? span(*base_ids) : std::span<const std::int64_t>());
+  }
+  if (!drafts.usable) raise_unusable_logits();
+  nb::list trees;
+  for (const LevelTree& tree : drafts.trees)
+    trees.append(nb::make_tuple(as_tuple(tree.tokens), as_tuple(tree.parents), as_tuple(tree.probabilities)));
+  return nb::make_tuple(trees, drafts.num_passes);
+}
+
 }  // namespace
 
 void bind_cell(nb::module_& module) {
@@ -45,5 +72,8 @@ void bind_cell(nb::module_& module) {
               const std::vector<std::vector<float>>& biases) { new (self) Cell(embedding, inner, project, output, biases); },
            nb::arg("embedding"), nb::arg("inner"), nb::arg("project"), nb::arg("output"), nb::arg("biases"))
       .def("level", &level, nb::arg("parents"), nb::arg("tokens"), nb::arg("depth"), nb::arg("k"),
-           "States [n, D] of a level's nodes, and ids and probabilities [n, k] of their likeliest children.");
+           "States [n, D] of a level's nodes, and ids and probabilities [n, k] of their likeliest children.")
+      .def("draft", &whole_draft, nb::arg("hidden"), nb::arg("roots"), nb::arg("max_nodes"), nb::arg("num_levels"), nb::arg("least_reach"),
+           nb::arg("factors"), nb::arg("num_ranks"), nb::arg("least_node_reach"), nb::arg("certain"), nb::arg("base_ids") = nb::none(),
+           "Tokens, parents and probabilities of the likeliest tree of each sequence, and the passes that were made.");
 }

@@ -13,6 +13,7 @@ void bind_matrix(nb::module_& module);
 void bind_measure(nb::module_& module);
 void bind_model(nb::module_& module);
 void bind_vocabulary(nb::module_& module);
+void bind_walks(nb::module_& module);
 
 namespace {
 
@@ -34,4 +35,5 @@ NB_MODULE(_native, module) {
   bind_measure(module);
   bind_model(module);
   bind_vocabulary(module);
+  bind_walks(module);
 }

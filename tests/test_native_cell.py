@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from headstart import _native
 from headstart.errors import ModelError
 from headstart.heads.hydra import BoundHydra, HydraConfig, HydraHeads
+from headstart.proposers.base import Observation
+from headstart.proposers.base import Sequence as InFlight
+from headstart.proposers.hydra import HydraProposer
+from headstart.sampling import Sampler, Sampling
 from headstart.target.native_operations import NativeOperations
+from headstart.tree import Tree
 
 V, D, K = 80, 32, 3
 
@@ -103,3 +112,72 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_states_that_are_no_numbers_are_an_error() -> None:
     with pytest.raises(ModelError, match=r"finite|NaN|usable"):
         cell().level(np.full((1, D), np.nan, dtype=np.float32), np.zeros(1, dtype=np.int64), 0, 3)
+
+
+def asked(tokens: list[int], nodes: int, depth: int, least_reach: float) -> InFlight:
+    sampler = Sampler(Sampling(), vocab_size=V, seed=1)
+    return InFlight(len(tokens), tokens, len(tokens), sampler, nodes, depth, least_reach=least_reach)
+
+
+class Found:
+    """Hidden states as a target hands them out."""
+
+    def __init__(self, hidden: NDArray[np.float32]) -> None:
+        self.states = hidden
+
+    def hidden(self, rows: Sequence[tuple[int, int]]) -> NDArray[np.float32]:
+        return self.states[[row for row, _ in rows]]
+
+
+@pytest.mark.parametrize("draft_vocab", [None, tuple(range(70, 3, -1))])
+@given(
+    seed=st.integers(0, 10**6),
+    limits=st.lists(st.tuples(st.integers(1, 14), st.integers(1, 5), st.sampled_from([0.0, 0.2, 0.7])), min_size=1, max_size=4),
+    ranks=st.integers(1, 6),
+    right=st.lists(st.booleans(), max_size=5),
+)
+def test_a_draft_in_one_call_is_the_one_grown_level_by_level(
+    draft_vocab: tuple[int, ...] | None, seed: int, limits: list[tuple[int, int, float]], ranks: int, right: list[bool]
+) -> None:
+    proposer, rng = HydraProposer(bound("float32", draft_vocab=draft_vocab), num_ranks=ranks), np.random.default_rng(seed)
+    found: Any = Found(rng.standard_normal((len(limits), D)).astype(np.float32))
+    sequences = [asked([3] * (i + 1), *limit) for i, limit in enumerate(limits)]
+    told = [Observation(s.key, Tree.chain([1, 3]), (3,), found, (i, 1)) for i, s in enumerate(sequences)]
+    proposer.observe(told)
+    for is_right in right:  # so that estimates are scaled
+        tree = Tree.chain([3, 3, 3], [1.0, 0.5, 0.4])
+        tokens = (3, 3, 3) if is_right else (3,)
+        proposer.observe([Observation(s.key, tree, tokens, found, (i, 0)) for i, s in enumerate(sequences)])
+    states: Any = [proposer._states.known(sequence) for sequence in sequences]
+    expected, num_passes = proposer._grown(sequences, states), proposer.num_passes
+    drafted = proposer.propose(sequences)
+    assert proposer._is_compiled(sequences) and proposer.num_passes == 2 * num_passes
+    for one, other in zip(drafted, expected, strict=True):
+        assert (one.tokens, one.parents) == (other.tokens, other.parents)
+        np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-12)
+
+
+def test_drafts_that_do_not_fit_are_refused() -> None:
+    hidden = np.zeros((1, D), dtype=np.float32)
+    given: dict[str, Any] = {"hidden": hidden, "roots": [1], "max_nodes": [3], "num_levels": [2], "least_reach": [0.0]}
+    given |= {"factors": [[1.0, 1.0]], "num_ranks": 2, "least_node_reach": 0.0, "certain": 0.99}
+    assert cell().draft(**given)[1] == 2
+    misshapen: list[dict[str, Any]] = [
+        {"hidden": hidden[:, 1:].copy()},
+        {"roots": []},
+        {"roots": [1, 2]},
+        {"max_nodes": [0]},
+        {"num_levels": [0]},
+        {"factors": [[1.0]]},
+        {"num_ranks": 0},
+        {"base_ids": np.zeros(3, dtype=np.int64)},
+    ]
+    for wrong in misshapen:
+        with pytest.raises(ValueError, match=r"entry|number|rows|draft|num_ranks|base_ids"):
+            cell().draft(**(given | wrong))
+    outside: list[dict[str, Any]] = [{"num_levels": [K + 1], "factors": [[1.0] * 9]}, {"roots": [V]}]
+    for wrong in outside:
+        with pytest.raises(IndexError, match=r"levels|token"):
+            cell().draft(**(given | wrong))
+    with pytest.raises(ModelError, match="NaN"):
+        cell().draft(**(given | {"hidden": hidden + np.nan}))

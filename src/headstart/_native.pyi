@@ -36,6 +36,24 @@ class Cell:
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float64]]:
         """States [n, D] of a level's nodes, and ids and probabilities [n, k] of their likeliest children."""
 
+    def draft(
+        self,
+        hidden: NDArray[np.float32],
+        roots: Sequence[int],
+        max_nodes: Sequence[int],
+        num_levels: Sequence[int],
+        least_reach: Sequence[float],
+        factors: Sequence[Sequence[float]],
+        num_ranks: int,
+        least_node_reach: float,
+        certain: float,
+        base_ids: NDArray[np.int64] | None = None,
+    ) -> tuple[list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]], int]:
+        """Tokens, parents and probabilities of the likeliest tree of each of n sequences, and the passes that were made.
+
+        Lists have one entry a sequence; hidden is [n, D], factors are one number a level at least.
+        """
+
 @final
 class Matrix:
     """A weight matrix [outputs, inputs], packed for the kernels of the instruction set in use."""
@@ -135,6 +153,75 @@ class Model:
 
     def profile(self) -> dict[str, float]:
         """Seconds since then in linear layers, attention and everything else, as one worker saw them."""
+
+@final
+class Place:
+    """Where a walk stands."""
+
+class Walk:
+    """What one guesser knows of one sequence in one step (headstart.proposers.walk.Walk)."""
+
+    def start(self) -> Place | None:
+        """Where it stands at the root; None: it has nothing to say."""
+
+    def children(self, state: Place) -> dict[int, float]:
+        """Tokens that may follow, with their probabilities."""
+
+    def beside(self, state: Place, children: Mapping[int, float]) -> dict[int, float]:
+        """Its own children, as they weigh beside those of others."""
+
+    def step(self, state: Place, token: int) -> Place | None:
+        """Where it stands behind a drafted token."""
+
+    def draws(self, state: Place) -> tuple[()]:
+        """Nothing: no child is drawn."""
+
+    def first_estimate(self) -> float:
+        """Of the likeliest first token."""
+
+@final
+class TreeWalk(Walk):
+    """A finished tree."""
+
+    def __init__(self, tokens: Sequence[int], parents: Sequence[int], probabilities: Sequence[float]) -> None: ...
+
+@final
+class DepthWalk(Walk):
+    """Parallel guesses by depth."""
+
+    def __init__(self, guesses: Sequence[Mapping[int, float]], behind_any_path: float) -> None: ...
+
+@final
+class Copying(Walk):
+    """Suffix matching over one text as it grows."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        *,
+        latest: int,
+        most_matches: int,
+        tail: int,
+        classes: Sequence[int],
+        prior: Sequence[float],
+        prior_weight: float,
+        weight_of_noise: float,
+        noise_of_others: float,
+    ) -> None: ...
+    @property
+    def num_tokens(self) -> int:
+        """Tokens taken in so far."""
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Tokens that were committed."""
+
+    def weigh_by(self, key: int | None) -> None:
+        """Weigh the root's children by the noise of this key; None: do not."""
+
+def grow(
+    root: int, walks: Sequence[Walk], max_nodes: int, max_depth: int, least_reach: float, certain: float
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], tuple[tuple[float, ...], ...]]:
+    """Tokens, parents, probabilities and each walk's estimates, one a row, of the likeliest paths of what walks say."""
 
 def argmax(logits: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Ids [n] of the largest of logits [S, V] in each of rows [n], ties to the lowest id."""

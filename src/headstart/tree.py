@@ -75,6 +75,13 @@ class Tree:
         return cls((token,), (-1,), (1.0,))
 
     @classmethod
+    def grown(cls, tokens: tuple[int, ...], parents: tuple[int, ...], probabilities: tuple[float, ...]) -> Tree:
+        """A tree whose maker answers for what is checked otherwise; checking takes longer than growing."""
+        tree = object.__new__(cls)
+        tree.__dict__.update(tokens=tokens, parents=parents, probabilities=probabilities, draws=())
+        return tree
+
+    @classmethod
     def chain(cls, tokens: Sequence[int], probabilities: Sequence[float] | None = None) -> Tree:
         """One child a node; ``tokens[0]`` is the root. Prompts and prompt-lookup drafts are chains."""
         parents = tuple(range(-1, len(tokens) - 1))

@@ -39,7 +39,7 @@ from headstart.heads.layout import (
     require_counts,
     written_sizes,
 )
-from headstart.heads.operations import Array, Level, Operations
+from headstart.heads.operations import Array, Cell, Level, Operations
 
 Guesses = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Base ids [n, R] and their probabilities [n, R], likeliest first."""
@@ -127,6 +127,16 @@ class BoundHydra(BoundHeads):
             return states, *self.guesses(states, num_ranks)
         states, rows, probabilities = self._cell.level(parents, np.array(token_ids, dtype=np.int64), depth, num_ranks)
         return states, self.base_ids(rows), probabilities
+
+    @property
+    def cell(self) -> Cell | None:
+        """The engine's own cell, which makes levels and whole drafts in one call; None: it has none for these sizes."""
+        return self._cell
+
+    @property
+    def vocabulary(self) -> NDArray[np.int64] | None:
+        """The base's ids of output rows; None: they are the same."""
+        return self._ids
 
     def states(self, parents: Array, token_ids: Sequence[int], depth: int) -> Array:
         """States [n, D] of nodes of ``depth`` (below K) with these tokens, from their parents' states [n, D]."""

@@ -88,6 +88,25 @@ class Cell(Protocol):
     def level(self, parents: Array, tokens: NDArray[np.int64], depth: int, k: int) -> Level:
         """States [n, D] of nodes of ``depth``, and the k likeliest output rows behind each with their probabilities [n, k]."""
 
+    def draft(
+        self,
+        hidden: Array,
+        roots: Sequence[int],
+        max_nodes: Sequence[int],
+        num_levels: Sequence[int],
+        least_reach: Sequence[float],
+        factors: Sequence[Sequence[float]],
+        num_ranks: int,
+        least_node_reach: float,
+        certain: float,
+        base_ids: NDArray[np.int64] | None = None,
+    ) -> tuple[list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]], int]:
+        """Whole drafts of n sequences, grown as in ``proposers/growth.py``, and the passes that were made.
+
+        Tokens, parents and probabilities of each. ``hidden`` [n, D]; lists have one entry a sequence, ``factors`` [n][levels]
+        scale estimates by depth; ``base_ids``: tokens of the output rows.
+        """
+
 
 class Operations(Protocol):
     """What an engine computes for heads."""

@@ -214,7 +214,7 @@ class AutoProposer:
         walks: list[dict[int, Walk]] = [{} for _ in sequences]
         sizes = [0] * len(sequences)
         for member in members:
-            where = [situation(map(_first_estimate, said.values())) if said else 0 for said in walks]
+            where = [situation([walk.first_estimate() for walk in said.values()]) if said else 0 for said in walks]
             standings = [(_standing(book, member), place) for book, place in zip(books, where, strict=True)]
             entries, is_probe = member.chosen(standings, self._step, step_seconds)
             if not entries:
@@ -339,12 +339,6 @@ def _standing(book: _Book, member: Member) -> Standing:
     if standing is None:
         standing = book.standings[member.bit] = Standing()
     return standing
-
-
-def _first_estimate(walk: Walk) -> float:
-    """Of the likeliest first token."""
-    state = walk.start()
-    return 0.0 if state is None else max(walk.children(state).values(), default=0.0)
 
 
 def _is_free(sequence: Sequence) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence as ListOf
 from headstart.tree import ROOT, Tree
 
 _PRIOR_WEIGHT = 4.0  # expected hits that outweigh the prior
-_CERTAIN = 0.99
+CERTAIN = 0.99
 
 
 class Calibration:
@@ -28,9 +28,13 @@ class Calibration:
             return 1.0
         return (_PRIOR_WEIGHT + self._hits[depth - 1]) / (_PRIOR_WEIGHT + self._expected[depth - 1])
 
+    def factors(self, num_depths: int) -> list[float]:
+        """Those of the first depths."""
+        return [self.factor(depth) for depth in range(1, num_depths + 1)]
+
     def scaled(self, probability: float, depth: int) -> float:
         """A calibrated estimate."""
-        return min(probability * self.factor(depth), _CERTAIN)
+        return min(probability * self.factor(depth), CERTAIN)
 
     def observe(self, tree: Tree, tokens: ListOf[int]) -> None:
         """A draft with calibrated estimates was verified and these tokens were committed, bonus included.

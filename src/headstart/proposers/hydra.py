@@ -18,9 +18,10 @@ import numpy as np
 from headstart.heads.hydra import BoundHydra
 from headstart.heads.operations import Array
 from headstart.proposers.base import Observation, Sequence
+from headstart.proposers.calibration import CERTAIN
 from headstart.proposers.children import choose_children
 from headstart.proposers.growth import Growth
-from headstart.proposers.hidden import HiddenStates
+from headstart.proposers.hidden import HiddenStates, SequenceState
 from headstart.tree import ROOT, Tree
 
 DEFAULT_RANKS = 8
@@ -46,16 +47,10 @@ class HydraProposer:
         known = [(i, state) for i, sequence in enumerate(sequences) if (state := self._states.known(sequence))]
         if not known:
             return trees
-        growths = [Growth(sequences[i], state.calibration, self._num_levels(sequences[i]), _LEAST_REACH) for i, state in known]
-        hidden = self._states.gather([state for _, state in known])
-        growing = growths
-        for row, growth in enumerate(growing):
-            growth.nodes[ROOT].row = row
-        states = self._grow(growing, hidden)
-        while growing := [growth for growth in growing if growth.frontier]:
-            states = self._grow(growing, self._parents(growing, states))
-        for (i, _), growth in zip(known, growths, strict=True):
-            trees[i] = growth.tree()
+        asking, states = [sequences[i] for i, _ in known], [state for _, state in known]
+        make = self._drafted if self._is_compiled(asking) else self._grown
+        for (i, _), tree in zip(known, make(asking, states), strict=True):
+            trees[i] = tree
         return trees
 
     def observe(self, observations: ListOf[Observation]) -> None:
@@ -65,6 +60,44 @@ class HydraProposer:
     def forget(self, key: int) -> None:
         """Free what is held for the sequence."""
         self._states.forget(key)
+
+    def _is_compiled(self, sequences: ListOf[Sequence]) -> bool:
+        """Whether the engine makes whole drafts; it knows the likeliest children alone, and no noise."""
+        return self.heads.cell is not None and all(sequence.sampler.sampling.temperature == 0 for sequence in sequences)
+
+    def _drafted(self, sequences: ListOf[Sequence], states: ListOf[SequenceState]) -> list[Tree]:
+        """Trees that the engine grows."""
+        assert self.heads.cell is not None
+        levels = [self._num_levels(sequence) for sequence in sequences]
+        found, num_passes = self.heads.cell.draft(
+            self._states.gather(states),
+            [sequence.tokens[-1] for sequence in sequences],
+            [sequence.max_nodes for sequence in sequences],
+            levels,
+            [sequence.least_reach for sequence in sequences],
+            [state.calibration.factors(num) for state, num in zip(states, levels, strict=True)],
+            self.num_ranks,
+            _LEAST_REACH,
+            CERTAIN,
+            self.heads.vocabulary,
+        )
+        self.num_passes += num_passes
+        return [Tree.grown(*tree) for tree in found]
+
+    def _grown(self, sequences: ListOf[Sequence], known: ListOf[SequenceState]) -> list[Tree]:
+        """The same, level by level."""
+        growths = [
+            Growth(sequence, state.calibration, self._num_levels(sequence), _LEAST_REACH)
+            for sequence, state in zip(sequences, known, strict=True)
+        ]
+        hidden = self._states.gather(known)
+        growing = growths
+        for row, growth in enumerate(growing):
+            growth.nodes[ROOT].row = row
+        states = self._grow(growing, hidden)
+        while growing := [growth for growth in growing if growth.frontier]:
+            states = self._grow(growing, self._parents(growing, states))
+        return [growth.tree() for growth in growths]
 
     def _num_levels(self, sequence: Sequence) -> int:
         return min(self.heads.config.num_heads, sequence.max_depth)

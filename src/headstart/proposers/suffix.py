@@ -20,22 +20,23 @@ At temperature > 0 with the rule ``exact`` the children of the root are weighed 
 0.8 the best child is the pick in 48.8% of places instead of 47.6%. Deeper down, and where there is no choice, the noise costs
 more than it gains.
 
-A sequence holds its text once more with one number a token; a committed token costs about 10 microseconds, a drafted node as
-much.
+A sequence holds its text once more with one number a token. The compiled engine does the matching where there is one
+(``compiled.py``); in Python a committed token costs about 10 microseconds, a drafted node as much.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence as ListOf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from headstart.proposers.base import Observation, Sequence
-from headstart.proposers.occurrences import Matches, Occurrences
+from headstart.proposers.compiled import native
+from headstart.proposers.occurrences import LATEST, MOST_MATCHES, TAIL, Matches, Occurrences
 from headstart.proposers.past import PastOutputs
-from headstart.proposers.walk import Children, State, grow
+from headstart.proposers.walk import Children, State, Walk, grow
 from headstart.sampling import Sampler, noise_key, rough_gumbel
 from headstart.tree import Draws, Tree
 
@@ -70,10 +71,50 @@ class Place(NamedTuple):
     path: tuple[int, ...]
 
 
-class _Text:
+class Text(Protocol):
+    """What is held of one sequence."""
+
+    said: ListOf[int]
+    num_prompt: int
+
+    @property
+    def walk(self) -> Walk:
+        """What it may copy."""
+
+    def update(self, sequence: Sequence) -> None:
+        """Take in what was committed since."""
+
+
+class CompiledText:
+    """One sequence, its text held by the engine."""
+
+    def __init__(self, tokens: ListOf[int], num_prompt: int) -> None:
+        """``tokens``: prompt and committed tokens."""
+        self.said, self.num_prompt = tokens, num_prompt
+        self.walk = native.Copying(
+            list(tokens[:num_prompt]),
+            latest=LATEST,
+            most_matches=MOST_MATCHES,
+            tail=TAIL,
+            classes=(*_CLASSES, _LAST_CLASS),
+            prior=[share for row in _PRIOR for share in row],
+            prior_weight=_PRIOR_WEIGHT,
+            weight_of_noise=_WEIGHT_OF_NOISE,
+            noise_of_others=_NOISE_OF_OTHERS,
+        )
+
+    def update(self, sequence: Sequence) -> None:
+        """Take in what was committed since, and with it the noise that is known of the next token."""
+        self.said = sequence.tokens
+        self.walk.extend(self.said[self.walk.num_tokens :])
+        is_coupled = sequence.sampler.sampling.temperature > 0 and sequence.choice == "coupled"
+        self.walk.weigh_by(noise_key(sequence.sampler.seed, len(self.said)) if is_coupled else None)
+
+
+class PythonText:
     """One sequence: its occurrences, and how far its matches are to be trusted."""
 
-    def __init__(self, tokens: ListOf[int], num_prompt: int, past: PastOutputs | None) -> None:
+    def __init__(self, tokens: ListOf[int], num_prompt: int, past: PastOutputs | None = None) -> None:
         self.said, self.num_prompt, self.past = tokens, num_prompt, past  # ``said`` grows in the loop
         self.coupled: Sampler | None = None  # whose noise weighs the root's children
         self.occurrences = Occurrences()
@@ -82,8 +123,16 @@ class _Text:
         self.hits = [share * _PRIOR_WEIGHT for row in _PRIOR for share in row]
         self.tries = [_PRIOR_WEIGHT] * len(self.hits)
 
-    def update(self) -> None:
+    @property
+    def walk(self) -> PythonText:
+        """It walks itself."""
+        return self
+
+    def update(self, sequence: Sequence) -> None:
         """Take in what was committed since, and learn from each token how good the matches before it were."""
+        self.said = sequence.tokens
+        is_coupled = sequence.sampler.sampling.temperature > 0 and sequence.choice == "coupled"
+        self.coupled = sequence.sampler if is_coupled else None
         for token in self.said[len(self.occurrences.tokens) :]:
             for place, followers in self._levels(self.start()):
                 self.tries[place] += 1
@@ -135,6 +184,10 @@ class _Text:
         """None: what is copied is not drawn."""
         return ()
 
+    def first_estimate(self) -> float:
+        """Of the likeliest follower."""
+        return max(self.children(self.start()).values(), default=0.0)
+
     def _levels(self, state: Place) -> list[Level]:
         """Followers by class of match length, longest first, each token where it stands first."""
         by_class: dict[int, dict[int, int]] = {}
@@ -182,7 +235,7 @@ class SuffixProposer:
     def __init__(self, past: PastOutputs | None = None) -> None:
         """``past``: outputs of finished sequences to copy from, which finished sequences join."""
         self.past = past
-        self._texts: dict[int, _Text] = {}
+        self._texts: dict[int, Text] = {}
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
         """The likeliest paths of each sequence; the root alone where nothing matches."""
@@ -191,19 +244,22 @@ class SuffixProposer:
             trees.append(grow(sequence.tokens[-1], [walk], sequence.max_nodes, sequence.max_depth).tree)
         return trees
 
-    def walks(self, sequences: ListOf[Sequence]) -> list[_Text]:
+    def walks(self, sequences: ListOf[Sequence]) -> list[Walk]:
         """What each sequence may copy, to be asked node by node."""
-        texts = []
+        walks = []
         for sequence in sequences:
             text = self._texts.get(sequence.key)
             if text is None:
-                text = self._texts[sequence.key] = _Text(sequence.tokens, sequence.num_prompt, self.past)
-            text.said = sequence.tokens
-            is_coupled = sequence.sampler.sampling.temperature > 0 and sequence.choice == "coupled"
-            text.coupled = sequence.sampler if is_coupled else None
-            text.update()
-            texts.append(text)
-        return texts
+                text = self._texts[sequence.key] = self._new(sequence)
+            text.update(sequence)
+            walks.append(text.walk)
+        return walks
+
+    def _new(self, sequence: Sequence) -> Text:
+        """The engine's text, but beside past outputs, which it does not know."""
+        if native and self.past is None:
+            return CompiledText(sequence.tokens, sequence.num_prompt)
+        return PythonText(sequence.tokens, sequence.num_prompt, self.past)
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Nothing to do: what was committed is read from the sequences when they ask next."""

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.proposers.compiled import native
 from headstart.tree import ROOT, Draws, Tree
 
 _BEHIND_ANY_PATH = 0.8  # what a guess for a depth, made without knowing the path, is worth behind a given one
@@ -55,6 +56,9 @@ class Walk(Protocol):
     def draws(self, state: State) -> tuple[Draws, ...]:
         """What its children of a node were drawn from, if they were drawn."""
 
+    def first_estimate(self) -> float:
+        """Of the likeliest first token; 0 if it has none."""
+
 
 class TreeWalk:
     """A finished tree; behind nodes that it does not have it says nothing."""
@@ -82,6 +86,15 @@ class TreeWalk:
     def draws(self, state: State) -> tuple[Draws, ...]:
         """The row's."""
         return self._tree.drawn(state)
+
+    def first_estimate(self) -> float:
+        """The root's likeliest child's."""
+        return max(self.children(ROOT).values(), default=0.0)
+
+    def compiled(self) -> Any:
+        """The same walk in the engine; None where it has none, or children were drawn."""
+        tree = self._tree
+        return native.TreeWalk(tree.tokens, tree.parents, tree.probabilities) if native and not tree.draws else None
 
 
 class DepthWalk:
@@ -114,6 +127,14 @@ class DepthWalk:
         """None: parallel guesses that are drawn come as a tree."""
         return ()
 
+    def first_estimate(self) -> float:
+        """The largest of the first depth."""
+        return max(self._guesses[0].values(), default=0.0) if self._guesses else 0.0
+
+    def compiled(self) -> Any:
+        """The same walk in the engine, if there is one."""
+        return native.DepthWalk(self._guesses, _BEHIND_ANY_PATH) if native else None
+
 
 _NOTHING: Children = {}
 SILENT: Walk = TreeWalk(Tree.root(0))
@@ -129,6 +150,22 @@ class Grown(NamedTuple):
 
 def grow(root: int, walks: ListOf[Walk], max_nodes: int, max_depth: int, least_reach: float = MIN_REACH) -> Grown:
     """The likeliest paths of what the walks say: at most ``max_nodes`` nodes within ``max_depth``, from ``least_reach`` on."""
+    compiled = [_compiled(walk) for walk in walks]
+    if native is None or None in compiled:
+        return grown_in_python(root, walks, max_nodes, max_depth, least_reach)
+    tokens, parents, probabilities, told = native.grow(root, compiled, max_nodes, max_depth, least_reach, _CERTAIN)
+    return Grown(Tree.grown(tokens, parents, probabilities), told)
+
+
+def _compiled(walk: Any) -> Any:
+    """The walk in the engine; None where it is Python's alone."""
+    if native is not None and isinstance(walk, native.Walk):
+        return walk
+    return walk.compiled() if hasattr(walk, "compiled") else None
+
+
+def grown_in_python(root: int, walks: ListOf[Walk], max_nodes: int, max_depth: int, least_reach: float = MIN_REACH) -> Grown:
+    """What :func:`grow` does, node by node; also for children that were drawn."""
     tokens, parents, probabilities, told = [root], [-1], [1.0], [(0.0,) * len(walks)]
     draws: dict[int, tuple[Draws, ...]] = {}
     queue: list[_Child] = []
