@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <memory>
@@ -85,10 +86,41 @@ void each_row(std::size_t count, Function function) {
   if (!all_usable) raise_unusable_logits();
 }
 
+// Each worker looks through a part of the row: the logits lie in the caches of all cores, since all have written them.
+std::int64_t shared_argmax(std::span<const float> row) {
+  constexpr std::size_t kLeast = 4096;  // a part that is worth a worker
+  Pool& pool = Pool::instance();
+  const std::size_t num_parts = std::min(static_cast<std::size_t>(pool.num_threads()), row.size() / kLeast);
+  if (num_parts < 2) return argmax(row);
+  const std::size_t size = (row.size() + num_parts - 1) / num_parts;
+  std::vector<std::int64_t> best(num_parts);
+  pool.run([&](int) {
+    pool.share(static_cast<std::ptrdiff_t>(num_parts), 1, [&](std::ptrdiff_t begin, std::ptrdiff_t end) {
+      for (; begin < end; ++begin) {
+        const std::size_t first = static_cast<std::size_t>(begin) * size;
+        const std::int64_t found = argmax(row.subspan(first, std::min(size, row.size() - first)));
+        best[static_cast<std::size_t>(begin)] = found == kUnusable ? found : found + static_cast<std::int64_t>(first);
+      }
+    });
+  });
+  if (std::find(best.begin(), best.end(), kUnusable) != best.end()) return argmax(row);  // a part may be without a finite number
+  return *std::max_element(best.begin(), best.end(), [&](std::int64_t a, std::int64_t b) {
+    return row[static_cast<std::size_t>(a)] < row[static_cast<std::size_t>(b)];  // the first of equals
+  });
+}
+
 nb::object argmax_rows(const Logits& logits, const Array<std::int64_t>& rows) {
   const Rows chosen(logits, rows);
   std::vector<std::int64_t> ids(chosen.size());
-  each_row(chosen.size(), [&](std::size_t i) { return (ids[i] = argmax(chosen[i])) != kUnusable; });
+  if (ids.size() == 1) {
+    {
+      const Unlocked unlocked;
+      ids[0] = shared_argmax(chosen[0]);
+    }
+    if (ids[0] == kUnusable) raise_unusable_logits();
+  } else {
+    each_row(chosen.size(), [&](std::size_t i) { return (ids[i] = argmax(chosen[i])) != kUnusable; });
+  }
   return as_vector(std::move(ids));
 }
 

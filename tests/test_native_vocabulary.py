@@ -220,6 +220,25 @@ def test_argmax_takes_the_lowest_of_equal_ids(size: int, key: int, rows: list[in
     assert got.dtype == np.int64 and got.tolist() == [int(logits[row].argmax()) for row in rows]
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@given(st.sampled_from([8191, 8192, 8197, 49_152]), st.integers(0, 2**32), st.integers(0, 49_151), st.booleans())
+def test_argmax_of_a_long_row_is_the_same_for_any_number_of_threads(
+    threads: int, size: int, key: int, place: int, is_banned: bool
+) -> None:
+    logits = np.random.default_rng(key).integers(-9, 10, (1, size)).astype(np.float32)  # equals in every part
+    if is_banned:
+        logits[0, : min(place, size - 1)] = -np.inf
+    before = native.num_threads()
+    native.set_num_threads(threads)
+    try:
+        assert native.argmax(logits, np.array([0])).tolist() == [int(logits[0].argmax())]
+        logits[0, place % size] = np.nan
+        with pytest.raises(ModelError, match="NaN or infinity"):
+            native.argmax(logits, np.array([0]))
+    finally:
+        native.set_num_threads(before)
+
+
 @given(st.sampled_from(SIZES), st.integers(0, 2**32), st.integers(1, 700))
 def test_top_k_is_the_stable_order(size: int, key: int, k: int) -> None:
     logits = random_logits(key, size)
