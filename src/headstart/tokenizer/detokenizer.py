@@ -61,19 +61,26 @@ _ALPHABET = byte_alphabet()
 class _ByteStream:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._bytes = tokenizer.token_bytes
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
-        text = self._tokenizer.token_text(token) or ""
-        try:
-            data = bytes(_ALPHABET[character] for character in text)
-        except KeyError:  # an added token with characters outside the alphabet stands for itself
-            data = text.encode()
+        data = self._bytes.get(token)
+        if data is None:
+            data = self._bytes[token] = _spelled(self._tokenizer.token_text(token) or "")
         return self._utf8.decode(data)
 
     def finish(self) -> str:
         self._utf8.reset()
         return ""
+
+
+def _spelled(text: str) -> bytes:
+    """The bytes that a token of a byte-level vocabulary spells."""
+    try:
+        return bytes([_ALPHABET[character] for character in text])
+    except KeyError:  # an added token with characters outside the alphabet stands for itself
+        return text.encode()
 
 
 class _TokenStream:

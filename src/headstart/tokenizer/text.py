@@ -38,6 +38,7 @@ class Tokenizer:
     ) -> None:
         """``special_tokens`` are the template's names (``bos_token``, ``eos_token``, ...); ``eos_token`` also ends a text."""
         self.backend = backend
+        self.token_bytes: dict[int, bytes] = {}  # what the detokenizer found out; asking the backend takes ten times as long
         self.special_tokens = dict(special_tokens or {})
         self._template = ChatTemplate(chat_template, self.special_tokens) if chat_template else None
         self.special_ids = frozenset(id for id, token in backend.get_added_tokens_decoder().items() if token.special)
