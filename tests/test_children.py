@@ -83,6 +83,22 @@ def test_estimates_are_chances_of_different_events(choice: Choice, seed: int, si
     assert list(children.probabilities) == sorted(children.probabilities, reverse=True)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0, 20.0])
+def test_heat_takes_chances_from_the_candidates_to_all_other_tokens(temperature: float) -> None:
+    """The picks of the plain sampler fall on the candidates as often as the estimates say, or more."""
+    size, tokens, hits, expected = 3000, list(range(8)), 0, 0.0
+    x = log_softmax(np.random.default_rng(4).standard_normal(size).astype(np.float32) * 3)
+    likeliest = np.argsort(-x)[:8]
+    for seed in range(200):
+        sampler = Sampler(Sampling(temperature=temperature), vocab_size=size, prompt=[1], seed=seed)
+        where = Place(InFlight(0, [1], 1, sampler, 8, 8, "coupled"))
+        (children,) = choose_children([where], likeliest[None], x[likeliest][None], len(tokens), owner="test")
+        hits += sampler.pick(x.astype(np.float32)) in children.tokens
+        expected += sum(children.probabilities)
+    assert expected / 200 < hits / 200 + 0.1
+    assert temperature > 1 or expected / 200 == pytest.approx(np.exp(x[likeliest]).sum())
+
+
 def test_draws_come_with_their_distribution_and_every_drawn_token() -> None:
     x = logprobs()
     children = choose(place("drawn", temperature=0.5), x)

@@ -18,9 +18,9 @@ The estimates, of which ``calibration.py`` corrects the level:
 * Likeliest: q itself.
 * Coupled: g is known, so the estimate uses it. Think of the target's score of a token as ``log q + g`` plus an unknown error:
   then a child is sure if its score stands far above the others, and not if they tie. A softmax of ``a (log q + g)`` says so,
-  times the mass that q gives to the candidates at all. a is smaller the larger the error: for heads it is what a few hundred
-  positions of SmolLM2's heads at temperature 1 asked for (0.6 to 0.8 at every depth); for a whole model, which knows its own
-  pick, it is set by hand.
+  times the mass that q gives to the candidates at all, which is little at high temperatures. a is smaller the larger the error:
+  for heads it is what a few hundred positions of SmolLM2's heads at temperature 1 asked for (0.6 to 0.8 at every depth); for a
+  whole model, which knows its own pick, it is set by hand.
 * Drawn: a share that grows with q's own concentration, falling by rank. It does not look at what was drawn, so the shape of a
   tree that is grown by these estimates does not depend on it either.
 """
@@ -102,8 +102,7 @@ def choose_children(
     scores = logs + noise
     best = _largest(scores, num_children)
     if picks is None:
-        mass = np.minimum(np.exp(logprobs).sum(axis=1, keepdims=True), 1.0)
-        coupled = mass * _softmax(_SHARPNESS * scores)
+        coupled = _mass(places, logprobs) * _softmax(_SHARPNESS * scores)
     else:
         coupled = _softmax(_SHARPNESS_OF_MODELS * scores)
     found = []
@@ -132,6 +131,19 @@ def _likeliest(ids: NDArray[np.int64], logprobs: Floats, num_children: int) -> l
         ranked = sorted([(-x, i) for i, x in enumerate(logs) if x > -math.inf])[:num_children]
         found.append(Children(tuple([tokens[i] for _, i in ranked]), tuple([math.exp(-x) for x, _ in ranked])))
     return found
+
+
+def _mass(places: ListOf[Place], logprobs: Floats) -> Floats:
+    """What q gives to the candidates at all [n, 1]; heat takes from it, the more the more tokens there are besides."""
+    mass: Floats = np.minimum(np.exp(logprobs).sum(axis=1), 1.0)
+    for row, place in enumerate(places):
+        sampler = place.sequence.sampler
+        power, num_others = 1 / (sampler.sampling.temperature or 1.0), sampler.vocab_size - logprobs.shape[1]
+        if power < 1 and num_others > 0 and not sampler.truncates:
+            others = num_others * ((1 - mass[row]) / num_others) ** power  # at most: if they are equally likely
+            within = np.exp(power * logprobs[row]).sum()
+            mass[row] = within / (within + others)
+    return mass.reshape(-1, 1)
 
 
 def _tempered(places: ListOf[Place], logprobs: Floats) -> Floats:
