@@ -212,9 +212,19 @@ def test_while_nobody_is_asked_few_steps_are_observed() -> None:
         observed += 1
         observe(observations)
 
-    proposer.observe = counting  # type: ignore[method-assign]
+    proposed = 0
+    propose = proposer.propose
+
+    def counted(sequences: ListOf[Sequence]) -> list[Tree]:
+        nonlocal proposed
+        proposed += 1
+        return propose(sequences)
+
+    proposer.observe, proposer.propose = counting, counted  # type: ignore[method-assign]
     decode(target, proposer, prompts(1), Sampling(max_tokens=1500))
     assert observed < 700
+    assert proposed < 700
+    assert proposer.describe()["steps"] == 1499
     heard = observed
     proposer.members[0].hears_all = True
     decode(target, proposer, prompts(1), Sampling(max_tokens=1500))
@@ -332,6 +342,8 @@ def test_members_see_the_verified_draft_with_their_own_estimates() -> None:
     seen: list[tuple[Tree, tuple[int, ...]]] = []
 
     class Watching(NgramProposer):
+        hears_all = True
+
         def observe(self, observations: ListOf[Observation]) -> None:
             seen.extend((o.tree, o.tokens) for o in observations)
             super().observe(observations)

@@ -51,6 +51,13 @@ def test_a_useless_member_loses_little_at_first_and_then_less() -> None:
     assert steps[-1] - steps[-2] > 3 * (steps[1] - steps[0])
 
 
+def test_who_was_never_tried_and_earns_nothing_is_soon_asked_no_more() -> None:
+    """What is believed of it at first is a guess, which the first experiences outweigh."""
+    steps = asked(member(), Standing(), 2000, 0.0)
+    assert sum(step < 20 for step in steps) <= 4
+    assert len(steps) < 15
+
+
 def test_a_cheap_member_never_waits_long() -> None:
     steps = asked(member(1e-6), Standing(gains=[0.0, None, None]), 400, 0.0)
     assert max(b - a for a, b in itertools.pairwise(steps)) == 8

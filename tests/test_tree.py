@@ -97,6 +97,14 @@ def test_a_chain_has_one_child_a_node(tokens: list[int]) -> None:
     assert chain.path(len(tokens) - 1) == tuple(range(1, len(tokens)))
 
 
+@given(trees())
+def test_other_estimates_leave_the_shape_as_it_is(tree: Tree) -> None:
+    told = tree.estimated((1.0,) + (0.25,) * tree.num_drafted)
+    again = Tree(tree.tokens, tree.parents, told.probabilities, tree.draws)
+    assert told == again == Tree.grown(tree.tokens, tree.parents, told.probabilities)
+    assert (told.children, told.depths, told.is_chain) == (again.children, again.depths, again.is_chain)
+
+
 def test_a_root_alone_is_a_plain_step() -> None:
     tree = Tree.root(7)
     assert (len(tree), tree.num_drafted, tree.is_chain, tree.children) == (1, 0, True, ((),))

@@ -284,8 +284,8 @@ class Decoder:
         """The sequences to draft for: those behind their prompt that may still commit drafted tokens."""
         if self.proposer is None or self.num_nodes == 0:
             return []
-        if self._planner:
-            self._planner.expect(sum(running.num_rows for running in self._running))
+        if self._planner and not self._planner.expect(sum([running.num_rows for running in self._running])):
+            return []
         behind = [r.generation.sequence(self.num_nodes, self.rule.choice) for r in self._running if not r.is_prompting]
         return [sequence for sequence in behind if sequence.max_nodes]
 
@@ -294,10 +294,10 @@ class Decoder:
         name = self.proposer.name if self.proposer else ""
         if tree.tokens[ROOT] != sequence.tokens[-1]:
             raise ValueError(f"proposer {name}: the draft's root is not the last committed token")
-        largest = max((int(draws.ids.max()) for drawn in tree.draws for draws in drawn), default=0)
-        if not all(0 <= token < self.target.vocab_size for token in (*tree.tokens, largest)):
+        largest = max([int(draws.ids.max()) for drawn in tree.draws for draws in drawn], default=0)
+        if min(tree.tokens) < 0 or max(largest, *tree.tokens) >= self.target.vocab_size:
             raise ValueError(f"proposer {name}: the draft holds a token that the target does not have")
-        return tree.pruned(sequence.max_nodes, sequence.max_depth)
+        return tree.pruned(sequence.max_nodes, sequence.max_depth) if tree.num_drafted else tree
 
     def _work(self, running: _Running, drafts: dict[int, Tree]) -> _Work:
         generation = running.generation

@@ -81,6 +81,12 @@ class Tree:
         tree.__dict__.update(tokens=tokens, parents=parents, probabilities=probabilities, draws=())
         return tree
 
+    def estimated(self, probabilities: tuple[float, ...]) -> Tree:
+        """The same tokens in the same shape, with other estimates; what is known of the shape stays known."""
+        tree = object.__new__(Tree)
+        tree.__dict__.update(self.__dict__, probabilities=probabilities)
+        return tree
+
     @classmethod
     def chain(cls, tokens: Sequence[int], probabilities: Sequence[float] | None = None) -> Tree:
         """One child a node; ``tokens[0]`` is the root. Prompts and prompt-lookup drafts are chains."""

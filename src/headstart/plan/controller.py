@@ -105,9 +105,16 @@ class AutoProposer:
         self._overhead = 0.0
         self._token_seconds = self._row_seconds = 0.0  # of the last step with drafts
 
-    def expect(self, num_rows: int) -> None:
-        """Rows that the coming step holds whatever is drafted: roots and chunks of prompts."""
-        self._num_rows, self._pending, self.is_resting = num_rows, None, False
+    def expect(self, num_rows: int) -> bool:
+        """Rows that the coming step holds whatever is drafted, roots and chunks of prompts; whether to ask for drafts."""
+        is_same = self.is_resting and num_rows == self._num_rows
+        self._num_rows, self._pending = num_rows, None
+        self.is_resting = is_same and (self._step + 1) % _HEARD_WHILE_RESTING != 0 and self._rest_goes_on()
+        if self.is_resting:
+            self._step += 1
+            self._rows_chosen[0] += 1
+            self._sequences_seen[num_rows] += 1
+        return not self.is_resting
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
         """One tree a sequence, the root alone where nothing pays."""
@@ -148,6 +155,8 @@ class AutoProposer:
         if pending is not None and pending.asked:
             self._charge(pending, pending.shared + self._clock() - began)
         for member in self.members:
+            if pending is not None and self._need_not_hear(member, pending):
+                continue
             told = observations
             if pending is not None and pending.offers:
                 told = [self._as_seen_by(member, observation, pending) for observation in observations]
@@ -197,9 +206,19 @@ class AutoProposer:
 
     def _may_rest(self, pending: _Pending) -> bool:
         """Whether nobody is asked in the next step either, so that nothing of this one matters; some are timed all the same."""
+        return all(self._need_not_hear(member, pending) for member in self.members)
+
+    def _rest_goes_on(self) -> bool:
+        """Whether nobody is asked in the coming step, nor in the one behind it, before which all must have heard."""
+        return all(member.is_idle(self._step + 2) and not member.hears_all for member in self.members)
+
+    def _need_not_hear(self, member: Member, pending: _Pending) -> bool:
+        """Whether a member is off and not asked in the next step either; now and then it hears what is said all the same."""
         if self._step % _HEARD_WHILE_RESTING == 0 or pending.num_rows > len(pending.sequences):  # new texts may join
             return False
-        return all(member.is_idle(self._step + 1) and not member.hears_all for member in self.members)
+        if pending.is_steady or member.hears_all or any(asked.member is member for asked in pending.asked):  # or asked again
+            return False
+        return member.is_idle(self._step + 1)
 
     def _must_time_plain(self, num_rows: int) -> bool:
         """Whether plain decoding was not timed for so long that its price is a guess."""
@@ -325,7 +344,8 @@ class AutoProposer:
         offer = pending.offers.get(observation.key)
         if offer is None:
             return observation  # a prompt's pass, or the root alone
-        return replace(observation, tree=offer.own_tree(observation.tree, pending.kept[observation.key], member.bit))
+        tree = offer.own_tree(observation.tree, pending.kept[observation.key], member.bit)
+        return Observation(observation.key, tree, observation.tokens, observation.scored, observation.row)
 
     def _book(self, key: int) -> _Book:
         book = self._books.get(key)

@@ -31,6 +31,9 @@ _LEAST_VARIANCE = 0.01  # of the square of the mean: calls of less different siz
 _LEAST_SLOPE = 0.01  # of a call that is all the sequences': no call costs the same for any number
 _MOST_OVER_COST = 1.25  # a call that took longer was disturbed, or found its weights cold after a pause
 _GAIN_STEP, _PROBE_STEP, _POOLED_STEP = 0.2, 0.5, 0.1
+_FIRST_STEPS = (
+    2.0  # the n-th experience in a situation of a text weighs 1 / (n + 1) at least: what was believed before is a guess
+)
 _PROBE_SHARE = 0.005
 _NEARLY = 0.5  # of its cost: a member that earns more is not off, but asked as often as its loss allows
 _MIN_PROBE_STEPS, _MAX_DOUBLINGS = 8, 3
@@ -78,8 +81,10 @@ class Cost:
         """A call took so long."""
         if self.is_known and num_sequences * self._weight <= 2 * self._k:  # not far more sequences than ever before
             seconds = min(seconds, _MOST_OVER_COST * self.seconds(num_sequences))
-        for name, value in (("_weight", 1.0), ("_k", num_sequences), ("_kk", num_sequences**2), ("_t", seconds)):
-            setattr(self, name, _COST_FORGET * getattr(self, name) + value)
+        self._weight = _COST_FORGET * self._weight + 1.0
+        self._k = _COST_FORGET * self._k + num_sequences
+        self._kk = _COST_FORGET * self._kk + num_sequences**2
+        self._t = _COST_FORGET * self._t + seconds
         self._kt = _COST_FORGET * self._kt + num_sequences * seconds
         mean_k, mean_t = self._k / self._weight, self._t / self._weight
         variance = self._kk / self._weight - mean_k**2
@@ -94,6 +99,7 @@ class Standing:
     """What a member earned in one sequence."""
 
     gains: list[float | None] = field(default_factory=lambda: [None] * NUM_SITUATIONS)
+    num_earned: list[int] = field(default_factory=lambda: [0] * NUM_SITUATIONS)  # experiences behind each gain
     size: float = _FIRST_SIZE  # nodes that found a row lately
 
     @property
@@ -194,7 +200,9 @@ class Member:
         pooled, own = self._pooled[where], standing.gains[where]
         own = self._gain(standing, where) if own is None else own
         pooled = own if pooled is None else pooled
-        standing.gains[where] = own = own + (_PROBE_STEP if is_probe else _GAIN_STEP) * (gain - own)
+        weight = max(_PROBE_STEP if is_probe else _GAIN_STEP, 1 / (standing.num_earned[where] + _FIRST_STEPS))
+        standing.num_earned[where] += 1
+        standing.gains[where] = own = own + weight * (gain - own)
         self._pooled[where] = pooled + _POOLED_STEP * (gain - pooled)
         if is_probe and own > self.cost.seconds(1):
             self._due = 0

@@ -8,7 +8,7 @@ something else in its place; chances are learnt by kind (``chances.py``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from headstart.plan.chances import Chances, OwnChances
 from headstart.proposers.walk import MIN_REACH, Estimates, Walk, grow
@@ -34,7 +34,7 @@ class Offer:
     def of(cls, root: int, walks: dict[int, Walk], max_nodes: int, max_depth: int, least_reach: float = MIN_REACH) -> Offer:
         """The likeliest paths of what the members' walks say, by the members' bits."""
         grown, bits = grow(root, list(walks.values()), max_nodes, max_depth, least_reach), tuple(walks)
-        owners = [sum(bit for bit, value in zip(bits, row, strict=True) if value > 0) for row in grown.estimates]
+        owners = [sum([bit for bit, value in zip(bits, row, strict=True) if value > 0]) for row in grown.estimates]
         tree = grown.tree
         return cls(tree.tokens, tree.parents, tree.probabilities, grown.estimates, bits, owners, tree.depths)
 
@@ -61,18 +61,19 @@ class Offer:
         """The draft of these rows, which hold the parent of each."""
         kept = [ROOT, *rows]
         index = {row: place for place, row in enumerate(kept)}
-        return Tree(
-            tuple(self.tokens[row] for row in kept),
-            (-1, *(index[self.parents[row]] for row in rows)),
-            tuple(self.chances[row] for row in kept),
+        tokens, parents, chances = self.tokens, self.parents, self.chances
+        return Tree.grown(
+            tuple([tokens[row] for row in kept]),
+            (-1, *[index[parents[row]] for row in rows]),
+            tuple([chances[row] for row in kept]),
         )
 
     def own_tree(self, verified: Tree, rows: Sequence[int], bit: int) -> Tree:
         """The verified draft of these rows as a member sees it: with its own estimates."""
         if bit not in self.bits:
-            return replace(verified, probabilities=(1.0, *(0.0 for _ in rows)))
-        place = self.bits.index(bit)
-        return replace(verified, probabilities=(1.0, *(self.own_estimates[row][place] for row in rows)))
+            return verified.estimated((1.0, *[0.0] * len(rows)))
+        place, own = self.bits.index(bit), self.own_estimates
+        return verified.estimated((1.0, *[own[row][place] for row in rows]))
 
     def learn(self, committed: Sequence[int], chances: Chances, own: OwnChances) -> list[int]:
         """Judge all nodes whose parent was committed; the rows that were right, from the root's child down."""

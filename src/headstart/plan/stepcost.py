@@ -19,7 +19,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from headstart.plan.profile import Profile, interpolated
+from headstart.plan.profile import Profile
 
 _SLOWER, _FASTER = 0.15, -0.35  # logarithms beyond which an error does not count
 _SCALE_GAIN = 0.04
@@ -38,6 +38,7 @@ class StepCost:
         self._corrections = [0.0] * len(profile.rows)
         self._last_seen = [0] * len(profile.rows)
         self.num_steps = 0
+        self._times: list[float] = []  # at the profiled row counts now, none above a later one; empty: to be computed
 
     @property
     def scale(self) -> float:
@@ -46,19 +47,21 @@ class StepCost:
 
     def seconds(self, rows: int, positions: float | None = None) -> float:
         """T(rows) behind so many cached positions a row (None: as profiled)."""
-        found = 0.0
-        for knot, weight in self._near(rows):
-            found += weight * min(self._knot(k) for k in range(knot, len(self._rows)))
-        if rows > self._rows[-1]:
-            found = self.range(rows, rows)[0]
-        slope = self._slope(positions)
-        return max(found + slope * rows, _LEAST_SHARE * found)
+        return self.range(rows, rows, positions)[0]
 
     def range(self, first: int, last: int, positions: float | None = None) -> list[float]:
         """T of ``first`` to ``last`` rows."""
-        found = interpolated(self._rows, [self._knot(k) for k in range(len(self._rows))], range(first, last + 1))
-        slope = self._slope(positions)
-        return [max(t + slope * n, _LEAST_SHARE * t) for n, t in enumerate(found, start=first)]
+        rows, times, slope = self._rows, self._times or self._risen(), self._slope(positions)
+        found, after = [], bisect_right(rows, first)
+        for n in range(first, last + 1):
+            while after < len(rows) and rows[after] <= n:
+                after += 1
+            low = max(min(after, len(rows) - 1) - 1, 0)  # behind the last count T goes on as its last piece does
+            width = rows[-1] if len(rows) == 1 else rows[low + 1] - rows[low]
+            rise = times[-1] if len(rows) == 1 else times[low + 1] - times[low]
+            t = times[low] + rise * (n - rows[low]) / width
+            found.append(max(t + slope * n, _LEAST_SHARE * t))
+        return found
 
     def num_steps_unseen(self, rows: int) -> int:
         """Steps since one with about so many rows was timed."""
@@ -80,6 +83,15 @@ class StepCost:
             self._corrections[knot] = _limited(self._corrections[knot] + weight * gain * error)
             if weight >= 0.5:
                 self._last_seen[knot] = self.num_steps
+        self._times = []
+
+    def _risen(self) -> list[float]:
+        least = math.inf
+        for place in reversed(range(len(self._rows))):
+            least = min(least, self._knot(place))
+            self._times.append(least)
+        self._times.reverse()
+        return self._times
 
     def _knot(self, place: int) -> float:
         return self.profile.seconds[place] * math.exp(self._scale + self._corrections[place])

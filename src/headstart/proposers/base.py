@@ -123,8 +123,11 @@ class Planner(Proposer, Protocol):
 
     is_resting: bool  # whether nothing of the step under way has to be observed
 
-    def expect(self, num_rows: int) -> None:
-        """Called before each step: rows that it feeds whatever is drafted, which are roots and chunks of prompts."""
+    def expect(self, num_rows: int) -> bool:
+        """Called before each step; whether to be asked for drafts. If not, it is not told of the step either.
+
+        ``num_rows``: rows that the step feeds whatever is drafted, which are roots and chunks of prompts.
+        """
 
     def describe(self) -> dict[str, Any]:
         """The reasons, as JSON."""
