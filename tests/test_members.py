@@ -39,6 +39,23 @@ def test_who_nearly_earns_the_cost_is_asked_as_often_as_the_loss_allows(elsewher
     assert len(steps) * 0.1 * COST <= 0.0051 * 400 * STEP
 
 
+@pytest.mark.parametrize("elsewhere", [None, 3 * COST])
+def test_until_the_loss_can_be_afforded_nobody_need_ask_whether_it_can(elsewhere: float | None) -> None:
+    """But in another situation the member may be worth its cost, so that each step must be looked at."""
+    of, standing = member(), Standing(gains=[0.6 * COST, elsewhere, None])
+    looked_at = asked_at = 0
+    for step in range(1, 401):
+        if not of.is_idle(step):
+            looked_at += 1
+            entries, is_probe = of.chosen([(standing, 0)], step, STEP)
+            if entries:
+                asked_at += 1
+                of.called(1, COST, is_probe=is_probe)
+                of.earned(standing, 0, 0.6 * COST, 1, is_probe)
+    assert asked_at == pytest.approx(400 * 0.005 * STEP / (0.4 * COST), rel=0.1)
+    assert looked_at < 2 * asked_at + 2 if elsewhere is None else looked_at == 400
+
+
 def test_whose_luck_returns_is_on_again() -> None:
     of, standing = member(), Standing(gains=[0.6 * COST, None, None])
     steps = asked(of, standing, 200, 2 * COST)

@@ -41,7 +41,7 @@ STEADY_NODES = 7
 _PLAIN_STEPS, _PLAIN_STEPS_CLEAR = 64, 256  # between timed plain steps; the second where drafts clearly pay
 _CLEAR = 1.3
 _WORTH_WEIGHING = 0.5  # of a row's price: an estimate may be that much too low
-_HEARD_WHILE_RESTING = 8  # of so many steps one
+_HEARD_WHILE_RESTING = 16  # of so many steps one
 _MARGIN = 0.02  # planned gains below are as likely losses: the likeliest nodes are also the most overestimated ones
 _MAX_TIMED_ROWS = 4  # times the largest profiled count: steps that hold whole prompts say nothing of drafts
 

@@ -31,9 +31,7 @@ _LEAST_VARIANCE = 0.01  # of the square of the mean: calls of less different siz
 _LEAST_SLOPE = 0.01  # of a call that is all the sequences': no call costs the same for any number
 _MOST_OVER_COST = 1.25  # a call that took longer was disturbed, or found its weights cold after a pause
 _GAIN_STEP, _PROBE_STEP, _POOLED_STEP = 0.2, 0.5, 0.1
-_FIRST_STEPS = (
-    2.0  # the n-th experience in a situation of a text weighs 1 / (n + 1) at least: what was believed before is a guess
-)
+_FIRST_STEPS = 2.0  # experience n = 0, 1, ... in a situation of a text weighs 1 / (n + 2) at least: before, all was a guess
 _PROBE_SHARE = 0.005
 _NEARLY = 0.5  # of its cost: a member that earns more is not off, but asked as often as its loss allows
 _MIN_PROBE_STEPS, _MAX_DOUBLINGS = 8, 3
@@ -137,6 +135,7 @@ class Member:
         self._due = 0
         self._doublings = 0
         self._allowance = 0.0  # seconds that asking may lose
+        self._resumes = 0  # the step in which the allowance suffices, while it nearly earns its cost
         self._leveled = proposer if isinstance(proposer, GrowsByLevel) else None
         self._num_passes = self._passes_so_far()
         self._passes_a_call: float | None = None
@@ -176,16 +175,20 @@ class Member:
             self._doublings = 0
             self._postpone(step, step_seconds, len(standings))
             return [], False
-        return (list(range(len(standings))) if self._can_afford(fixed - total, step_seconds) else []), False
+        if self._can_afford(fixed - total, step_seconds):
+            return list(range(len(standings))), False
+        if not self._may_pay(standings, 1.0):  # whatever the situation
+            self._save_up(fixed - total, step, step_seconds)
+        return [], False
 
     def is_idle(self, step: int) -> bool:
-        """Whether it is off and not to be probed yet."""
-        return step < self._due
+        """Whether it is off and not to be probed yet, or earns less than its cost and must wait."""
+        return step < max(self._due, self._resumes)
 
-    def _may_pay(self, standings: Sequence[tuple[Standing, int]]) -> bool:
-        """Whether asking for all of them pays, or nearly, in the situation of now or another."""
+    def _may_pay(self, standings: Sequence[tuple[Standing, int]], share: float = _NEARLY) -> bool:
+        """Whether asking for all of them earns this share of the cost, in the situation of now or another."""
         total = sum(max(self._gain(standing, where) for where in range(NUM_SITUATIONS)) for standing, _ in standings)
-        return total > _NEARLY * self.cost.seconds(len(standings))
+        return total > share * self.cost.seconds(len(standings))
 
     def _can_afford(self, loss: float, step_seconds: float) -> bool:
         """Whether asking at an expected loss stays within the share of time that may be lost so."""
@@ -194,6 +197,12 @@ class Member:
             return False
         self._allowance = 0.0
         return True
+
+    def _save_up(self, loss: float, step: int, step_seconds: float) -> None:
+        """Wait for the step in which the loss can be afforded; looking at each step between would cost more than it brings."""
+        missing = max(loss - self._allowance, 0.0)
+        self._resumes = step + math.ceil(missing / (_PROBE_SHARE * step_seconds))
+        self._allowance += missing
 
     def earned(self, standing: Standing, where: int, gain: float, num_verified: int, is_probe: bool) -> None:
         """An asked sequence's nodes earned so many seconds in a step, before the cost of asking."""
