@@ -51,6 +51,17 @@ class Pool {
   // the caller once all workers have left. ThreadsRefused: nothing was run; the next call tries again.
   void run(const std::function<void(int worker)>& part);
 
+  // Inside run: the size of chunks, some `parts` for each worker, that gives the workers' shares of 0 .. count the most equal sizes.
+  std::ptrdiff_t even_chunk(std::ptrdiff_t count, std::ptrdiff_t parts) const {
+    const std::ptrdiff_t largest = (count + parts * num_workers_ - 1) / (parts * num_workers_);
+    std::ptrdiff_t best = 1, least = count + 1;
+    for (std::ptrdiff_t chunk = largest; chunk >= 1 && 2 * chunk >= largest; --chunk) {
+      const std::ptrdiff_t share = largest_share(count, chunk);
+      if (share < least) best = chunk, least = share;
+    }
+    return best;
+  }
+
   // Inside run, called by all workers alike: `part(begin, end)` over chunks that cover 0 .. count; returns when all are done.
   template <class Part>
   void share(std::ptrdiff_t count, std::ptrdiff_t chunk, Part&& part) {
@@ -79,6 +90,15 @@ class Pool {
  private:
   explicit Pool(int count) : wanted_(count) {}
 
+  std::ptrdiff_t largest_share(std::ptrdiff_t count, std::ptrdiff_t chunk) const {
+    const std::ptrdiff_t num_chunks = (count + chunk - 1) / chunk;
+    std::ptrdiff_t largest = 0;
+    for (int worker = 0; worker < num_workers_; ++worker) {
+      const std::ptrdiff_t begin = num_chunks * worker / num_workers_ * chunk, end = num_chunks * (worker + 1) / num_workers_ * chunk;
+      largest = std::max(largest, std::min(end, count) - begin);
+    }
+    return largest;
+  }
   void resize(int count);
   void work(int worker, std::uint64_t seen);
   void take_part(int worker);

@@ -11,7 +11,7 @@ namespace headstart {
 
 namespace {
 
-constexpr std::int64_t kTaskQueries = 24;             // of one attention task, as long as their scores stay small
+constexpr std::int64_t kTaskQueries = 48;             // of one attention task, as long as their scores stay small
 constexpr std::int64_t kTaskScores = std::int64_t{1} << 18;
 constexpr std::int64_t kPartsPerWorker = 4;  // of a shared step: enough to even out, few enough to read weights in long runs
 constexpr std::size_t kSections = 3;         // most matrices that read one input
@@ -225,16 +225,11 @@ class Stack::Run {
     affine.matrix->apply(prepared(section), rows, begin, end, output.y, output.stride, affine.bias_data(), output.add);
   }
 
-  // Of a step that is shared out in `count` pieces.
-  std::int64_t chunk_of(std::int64_t count) const {
-    return std::max<std::int64_t>(1, count / (kPartsPerWorker * pool_.num_threads()));
-  }
-
   template <std::size_t N>
   void multiply(const Affines<N>& readers, std::int64_t rows, const std::array<Output, N>& outputs, std::size_t first_section = 0) {
     std::int64_t total = 0;
     for (const Affine* reader : readers) total += reader->matrix->num_groups();
-    pool_.share(total, chunk_of(total), [&](std::int64_t begin, std::int64_t end) {
+    pool_.share(total, pool_.even_chunk(total, kPartsPerWorker), [&](std::int64_t begin, std::int64_t end) {
       std::int64_t start = 0;
       for (std::size_t i = 0; i < N; ++i) {
         const std::int64_t count = readers[i]->matrix->num_groups();
@@ -400,7 +395,7 @@ class Stack::Run {
     const auto groups = [&](const Linear& matrix, std::int64_t unit_index) {
       return std::min(unit_index * unit / matrix.group_outputs(), matrix.num_groups());
     };
-    pool_.share(num_units, chunk_of(num_units), [&](std::int64_t begin, std::int64_t end) {
+    pool_.share(num_units, pool_.even_chunk(num_units, kPartsPerWorker), [&](std::int64_t begin, std::int64_t end) {
       apply(weights.gate, section(readers, 0), num_rows(), groups(gate, begin), groups(gate, end), {gates, s_.inner_size, false});
       apply(weights.up, section(readers, 1), num_rows(), groups(up, begin), groups(up, end), {ups, s_.inner_size, false});
       mark(Part::linear);

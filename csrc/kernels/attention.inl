@@ -21,7 +21,7 @@ struct CachedBfloat16 {
   static P broadcast(const Element* p) { return broadcast_pair(p); }
   static F dot(F sum, P a, P b) { return dot_pairs(sum, a, b); }
   static F load_rounded(const Element* p) { return load_bf16(p); }
-  static void store_rounded(Element* p, F x) { store_bf16(p, x); }
+  static void store_rounded(Element* p, F x) { store_normal_bf16(p, x); }
 };
 
 struct CachedFloat32 {
@@ -252,27 +252,34 @@ struct Attention {
     const VisibleRows& row = task.rows[r];
     const std::ptrdiff_t from = most(floor_block(first(row)), floor_block(row.num_cached)), to = end(row);
     if (from >= to) return;
+    Element* const nothing = gathered + (ceil_block(to) - from) * size;
+    __builtin_memset(nothing, 0, static_cast<std::size_t>(size) * sizeof(Element));
     for (std::ptrdiff_t position = from; position < ceil_block(to); position += kStep) {
       Element* copy = gathered + (position - from) * size;
       if (position + kStep <= row.num_cached)
         __builtin_memcpy(copy, values(position), static_cast<std::size_t>(kStep * size) * sizeof(Element));
       else
-        for (std::ptrdiff_t i = 0; i < kStep; ++i) gather(row, position + i, copy + i);
+        gather(row, position, nothing, copy);
     }
     add_run(r * task.num_heads, task.num_heads, from, to, gathered);
   }
 
-  void gather(const VisibleRows& row, std::ptrdiff_t position, Element* copy) const {
-    const std::ptrdiff_t depth = position - row.num_cached;
-    if (depth >= row.num_drafted) {
-      for (std::ptrdiff_t i = 0; i < size; ++i) copy[i * kStep] = 0;
-    } else if (depth >= 0) {
-      const Element* drafted = reinterpret_cast<const Element*>(task.key_values.draft_values) + row.drafted[depth] * size;
-      for (std::ptrdiff_t i = 0; i < size; ++i) copy[i * kStep] = drafted[i];
-    } else {
-      const Element* cached = values(position / kStep * kStep) + position % kStep;
-      for (std::ptrdiff_t i = 0; i < size; ++i) copy[i * kStep] = cached[i * kStep];
+  // kStep positions, of which the last at least is not in the cache.
+  void gather(const VisibleRows& row, std::ptrdiff_t position, const Element* nothing, Element* __restrict copy) const {
+    const Element* rows[kStep];
+    for (std::ptrdiff_t i = 0; i < kStep; ++i) {
+      const std::ptrdiff_t depth = most(0, position + i - row.num_cached);
+      rows[i] = depth < row.num_drafted ? drafted_values(row.drafted[depth]) : nothing;
     }
+    for (std::ptrdiff_t i = 0; i < size; ++i)
+      for (std::ptrdiff_t j = 0; j < kStep; ++j) copy[i * kStep + j] = rows[j][i];
+    if (position >= row.num_cached) return;
+    const Element* cached = values(position);  // the first of its block
+    for (std::ptrdiff_t i = 0; i < size; ++i) copy[i * kStep] = cached[i * kStep];
+  }
+
+  const Element* drafted_values(std::ptrdiff_t draft_row) const {
+    return reinterpret_cast<const Element*>(task.key_values.draft_values) + draft_row * size;
   }
 
   void write(std::ptrdiff_t query) const {

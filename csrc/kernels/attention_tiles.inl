@@ -61,10 +61,46 @@ struct Product<TiledBfloat16> {
     if constexpr (kColumns > 3) store_tile<3>(out + 3 * kLanes, sums_stride);
   }
 
+  // Two tiles of rows, so that each tile of w that has been loaded serves twice.
+  template <int kColumns>
+  void two_tiles(std::ptrdiff_t row, std::ptrdiff_t height, std::ptrdiff_t first_column) const {
+    const Element* left = x + row * x_stride;
+    const Element* right = w + first_column * column;
+    float* out = sums + row * sums_stride + first_column * kLanes;
+    float* lower = out + height * sums_stride;
+    begin_tile<0>(out);
+    begin_tile<2>(lower);
+    if constexpr (kColumns > 1) begin_tile<1>(out + kLanes);
+    if constexpr (kColumns > 1) begin_tile<3>(lower + kLanes);
+    for (std::ptrdiff_t i = 0; i < count; i += kTileSteps, left += kTileInputs, right += kTileSteps * step) {
+      _tile_loadd(4, left, bytes(x_stride));
+      _tile_loadd(6, right, bytes(step));
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(5, left + height * x_stride, bytes(x_stride));
+      _tile_dpbf16ps(2, 5, 6);
+      if constexpr (kColumns > 1) {
+        _tile_loadd(7, right + column, bytes(step));
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    store_tile<0>(out, sums_stride);
+    store_tile<2>(lower, sums_stride);
+    if constexpr (kColumns > 1) store_tile<1>(out + kLanes, sums_stride);
+    if constexpr (kColumns > 1) store_tile<3>(lower + kLanes, sums_stride);
+  }
+
   void run(std::ptrdiff_t num_rows, std::ptrdiff_t num_columns) const {
     asm volatile("" ::: "memory");  // GCC 12 does not know that _tile_loadd reads what has just been stored
     const std::ptrdiff_t height = RowTiles(num_rows).height;
-    for (std::ptrdiff_t row = 0; row < num_rows; row += height) {
+    std::ptrdiff_t row = 0;
+    for (; row + 2 * height <= num_rows; row += 2 * height) {
+      open(height);
+      std::ptrdiff_t begin = 0;
+      for (; begin + 2 <= num_columns; begin += 2) two_tiles<2>(row, height, begin);
+      if (begin < num_columns) two_tiles<1>(row, height, begin);
+    }
+    for (; row < num_rows; row += height) {
       open(height < num_rows - row ? height : num_rows - row);
       std::ptrdiff_t begin = 0;
       for (; begin + 4 <= num_columns; begin += 4) tile<4>(row, begin);

@@ -137,6 +137,8 @@ void bfloat16_tile(const LinearTask& task, const RowTiles& rows, std::int64_t ti
     inputs += 64;
     more_inputs += 64;
   }
+  // What the first steps of the next panels will ask for again: writing sums takes so long that memory would have nothing to do.
+  if (ahead) prefetch<kFirstCache>(weights + kAhead, kTiles * kPanels * kTileRows * 64);
   finish_tile<0>(task, rows, tile);
   if constexpr (kPanels == 2) finish_tile<1>(task, rows, tile);
   if constexpr (kTiles == 2) finish_tile<2>(task, rows, tile + 1);

@@ -145,4 +145,6 @@ inline I dot_nibbles(I sum, B nibbles, B signed_bytes) {
 }
 inline F to_float(I x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 
+inline void store_normal_bf16(std::uint16_t* p, F x) { store_bf16(p, x); }
+
 }  // namespace headstart::HEADSTART_ISA

@@ -26,4 +26,6 @@ inline I dot_nibbles(I sum, B nibbles, B signed_bytes) {
   return {_mm512_add_epi32(sum.v, _mm512_madd_epi16(_mm512_maddubs_epi16(nibbles.v, signed_bytes.v), _mm512_set1_epi16(1)))};
 }
 
+inline void store_normal_bf16(std::uint16_t* p, F x) { store_bf16(p, x); }
+
 }  // namespace headstart::HEADSTART_ISA

@@ -110,4 +110,6 @@ inline F to_float(I x) { F r; HEADSTART_EACH r.v[i] = static_cast<float>(x.v[i])
 
 #undef HEADSTART_EACH
 
+inline void store_normal_bf16(std::uint16_t* p, F x) { store_bf16(p, x); }
+
 }  // namespace headstart::HEADSTART_ISA
