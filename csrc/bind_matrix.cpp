@@ -72,7 +72,7 @@ NewRows product(const Linear& matrix, const Array<float, 2>& x, const std::optio
           matrix.prepare(x.data() + begin * matrix.inputs(), prepared.get() + static_cast<std::size_t>(begin) * stride);
       });
       pool.share(matrix.num_groups(), chunk, [&](std::ptrdiff_t begin, std::ptrdiff_t end) {
-        matrix.apply(prepared.get(), num_rows, begin, end, y.get(), matrix.outputs(), bias ? bias->data() : nullptr, false);
+        matrix.apply(prepared.get(), num_rows, begin, end, y.get() + begin * matrix.group_outputs(), matrix.outputs(), bias ? bias->data() : nullptr, false);
       });
     });
   }

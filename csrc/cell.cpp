@@ -29,7 +29,7 @@ class PreparedRows {
       : matrix_(matrix), num_rows_(num_rows), rows_(static_cast<std::size_t>(num_rows) * matrix.prepared_bytes()) {}
   void set(std::int64_t row, const float* x) { matrix_.prepare(x, at(row)); }
   void multiply(std::int64_t begin, std::int64_t end, float* y, const float* bias, bool add) const {
-    matrix_.apply(rows_.data(), num_rows_, begin, end, y, matrix_.outputs(), bias, add);
+    matrix_.apply(rows_.data(), num_rows_, begin, end, y + begin * matrix_.group_outputs(), matrix_.outputs(), bias, add);
   }
   // Groups of outputs that a worker takes at once.
   std::int64_t chunk(int num_workers) const { return std::max<std::int64_t>(1, matrix_.num_groups() / (8 * num_workers)); }

@@ -176,11 +176,11 @@ void Linear::prepare(const float* x, std::int64_t begin, std::int64_t end, void*
   const std::int64_t count = end - begin;
   switch (activation()) {
     case Activation::float32:
-      std::memcpy(static_cast<float*>(prepared) + begin, x + begin, static_cast<std::size_t>(count) * sizeof(float));
+      std::memcpy(static_cast<float*>(prepared) + begin, x, static_cast<std::size_t>(count) * sizeof(float));
       return;
-    case Activation::bfloat16: kernels_->prepare_bfloat16(x + begin, count, static_cast<std::uint16_t*>(prepared) + begin); return;
+    case Activation::bfloat16: kernels_->prepare_bfloat16(x, count, static_cast<std::uint16_t*>(prepared) + begin); return;
     case Activation::bytes:
-      kernels_->prepare_bytes(x + begin, count / kBlock, static_cast<ActivationBlock*>(prepared) + begin / kBlock);
+      kernels_->prepare_bytes(x, count / kBlock, static_cast<ActivationBlock*>(prepared) + begin / kBlock);
       return;
   }
 }
@@ -207,7 +207,7 @@ void Linear::apply(const void* prepared, std::int64_t num_rows, std::int64_t beg
             .prepared = static_cast<const std::uint8_t*>(prepared),
             .prepared_stride = static_cast<std::ptrdiff_t>(prepared_bytes()),
             .num_rows = num_rows,
-            .y = y + output,
+            .y = y + (output - begin * group_outputs()),
             .y_stride = y_stride,
             .bias = bias ? bias + output : nullptr,
             .add = add,

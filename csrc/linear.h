@@ -38,11 +38,11 @@ class Linear {
   Activation activation() const;
   std::size_t prepared_bytes() const;  // of one row, a multiple of 64
   void prepare(const float* x, void* prepared) const { prepare(x, 0, inputs_, prepared); }  // one row
-  // Inputs [begin, end) of a row that begins at x and at `prepared`: whole blocks or, in bfloat16, whole pairs, as far as the row has them.
+  // Inputs [begin, end) of a row that begins at `prepared`, from x on: whole blocks or, in bfloat16, whole pairs, as far as the row has them.
   void prepare(const float* x, std::int64_t begin, std::int64_t end, void* prepared) const;
 
-  // y[row, output] for the outputs of groups [begin, end): assigns, or adds to what y holds (residual). `bias` may be null; y and bias
-  // start at output 0. Each output is one dot product in an order of inputs that num_rows does not change.
+  // y[row, output] for the outputs of groups [begin, end): assigns, or adds to what y holds (residual). y starts at the first of these
+  // outputs, `bias`, which may be null, at output 0. Each output is one dot product in an order of inputs that num_rows does not change.
   std::int64_t num_groups() const;
   std::int64_t group_outputs() const { return panels_in_group_ * kPanel; }  // the last group may have fewer
   void apply(const void* prepared, std::int64_t num_rows, std::int64_t begin, std::int64_t end, float* y, std::ptrdiff_t y_stride,

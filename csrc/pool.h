@@ -62,12 +62,13 @@ class Pool {
     return best;
   }
 
-  // Inside run, called by all workers alike: `part(begin, end)` over chunks that cover 0 .. count; returns when all are done.
+  // Inside run, called by all workers alike: `part(begin, end)` over chunks, `chunk` long or shorter, that cover 0 .. count; returns
+  // when all are done.
   template <class Part>
   void share(std::ptrdiff_t count, std::ptrdiff_t chunk, Part&& part) {
     if (count <= 0) return;
     if (num_workers_ == 1) {
-      part(std::ptrdiff_t{0}, count);
+      for (std::ptrdiff_t begin = 0; begin < count; begin += chunk) part(begin, std::min(begin + chunk, count));
       return;
     }
     const std::int64_t num_chunks = (count + chunk - 1) / chunk;

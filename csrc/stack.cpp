@@ -167,11 +167,19 @@ class Stack::Run {
     const std::int64_t scores = place(queries * scratch_.stride * 4);
     const std::int64_t probabilities = place(queries * scratch_.stride * element_bytes());
     const std::int64_t totals = place(queries * 4), sums = place(queries * s_.head_size * 4);
+    std::int64_t width = 0;
+    for (const LayerWeights& weights : stack_.weights_.layers) {
+      const GatePieces pieces = gate_pieces(weights);
+      width = std::max(width, pieces.chunk * pieces.unit);
+    }
+    const std::int64_t gates = place(num_rows() * width * 4), ups = place(num_rows() * width * 4);
     const std::int64_t draft_scores = place(queries * scratch_.draft_stride * 4);
     const std::int64_t gathered = place((pass_.most_drafted + 2 * kMostBlock) * s_.head_size * element_bytes());
     own.reserve(static_cast<std::size_t>(size));
     const auto floats = [&own](std::int64_t offset) { return reinterpret_cast<float*>(own.data() + offset); };
     row_ = floats(row);
+    gates_ = floats(gates);
+    ups_ = floats(ups);
     key_ = own.data() + key;
     value_ = own.data() + value;
     scratch_.queries = own.data() + packed;
@@ -215,7 +223,7 @@ class Stack::Run {
   }
 
   struct Output {
-    float* y;
+    float* y;  // of the reader's first output
     std::int64_t stride;
     bool add;
   };
@@ -234,7 +242,9 @@ class Stack::Run {
       for (std::size_t i = 0; i < N; ++i) {
         const std::int64_t count = readers[i]->matrix->num_groups();
         const std::int64_t from = std::max(begin - start, std::int64_t{0}), to = std::min(end - start, count);
-        if (from < to) apply(*readers[i], first_section + section(readers, i), rows, from, to, outputs[i]);
+        const Output& whole = outputs[i];
+        const Output output{whole.y + from * readers[i]->matrix->group_outputs(), whole.stride, whole.add};
+        if (from < to) apply(*readers[i], first_section + section(readers, i), rows, from, to, output);
         start += count;
       }
     });
@@ -358,7 +368,7 @@ class Stack::Run {
   }
 
   void prepare_attended(const Linear& output, std::int64_t row, std::int64_t begin, std::int64_t end) const {
-    output.prepare(buffers_.attended.as<float>() + row * s_.query_size(), begin, end, prepared_row(output, 0, row));
+    output.prepare(buffers_.attended.as<float>() + row * s_.query_size() + begin, begin, end, prepared_row(output, 0, row));
   }
 
   std::int64_t first_head(const AttentionShare& share) const { return share.kv_head * s_.heads_per_kv_head() + share.first_head; }
@@ -384,25 +394,35 @@ class Stack::Run {
     multiply(Affines<1>{&weights.down}, num_rows(), {Output{residual(0), s_.hidden_size, true}}, kGated);
   }
 
-  // Gate and up of the same columns, their product and its prepared form stay with one worker: what it has just written is in its own
-  // core's cache, and half of it would have to come from another's if a step of its own went over it row by row.
+  // The columns of gate and up in units that end where groups of both and inputs that are prepared together end.
+  struct GatePieces {
+    std::int64_t unit, num_units, chunk;
+  };
+  GatePieces gate_pieces(const LayerWeights& weights) const {
+    const Linear &gate = *weights.gate.matrix, &up = *weights.up.matrix;
+    const std::int64_t unit = std::lcm(std::lcm(gate.group_outputs(), up.group_outputs()), inputs_together(*weights.down.matrix));
+    const std::int64_t num_units = (s_.inner_size + unit - 1) / unit;
+    return {unit, num_units, pool_.even_chunk(num_units, kPartsPerWorker)};
+  }
+
+  // Gate and up of the same columns, their product and its prepared form stay with one worker, which writes over the same memory for
+  // each such piece: it stays in the core's cache, while a place for whole rows would be pushed out by a layer's weights.
   void gate(const LayerWeights& weights) {
     const Affines<2> readers{&weights.gate, &weights.up};
     const Linear &gate = *weights.gate.matrix, &up = *weights.up.matrix, &down = *weights.down.matrix;
-    float *gates = buffers_.gate.as<float>(), *ups = buffers_.up.as<float>();
-    const std::int64_t unit = std::lcm(std::lcm(gate.group_outputs(), up.group_outputs()), inputs_together(down));
-    const std::int64_t num_units = (s_.inner_size + unit - 1) / unit;
+    const auto [unit, num_units, chunk] = gate_pieces(weights);
+    const std::int64_t width = chunk * unit;
     const auto groups = [&](const Linear& matrix, std::int64_t unit_index) {
       return std::min(unit_index * unit / matrix.group_outputs(), matrix.num_groups());
     };
-    pool_.share(num_units, pool_.even_chunk(num_units, kPartsPerWorker), [&](std::int64_t begin, std::int64_t end) {
-      apply(weights.gate, section(readers, 0), num_rows(), groups(gate, begin), groups(gate, end), {gates, s_.inner_size, false});
-      apply(weights.up, section(readers, 1), num_rows(), groups(up, begin), groups(up, end), {ups, s_.inner_size, false});
+    pool_.share(num_units, chunk, [&](std::int64_t begin, std::int64_t end) {
+      apply(weights.gate, section(readers, 0), num_rows(), groups(gate, begin), groups(gate, end), {gates_, width, false});
+      apply(weights.up, section(readers, 1), num_rows(), groups(up, begin), groups(up, end), {ups_, width, false});
       mark(Part::linear);
       const std::int64_t first = begin * unit, last = std::min(end * unit, s_.inner_size);
       for (std::int64_t row = 0; row < num_rows(); ++row) {
-        float* gated = ups + row * s_.inner_size;
-        kernels_.swiglu(gates + row * s_.inner_size + first, gated + first, last - first);
+        float* gated = ups_ + row * width;
+        kernels_.swiglu(gates_ + row * width, gated, last - first);
         down.prepare(gated, first, last, prepared_row(down, kGated, row));
       }
       mark(Part::other);
@@ -442,7 +462,7 @@ class Stack::Run {
   Profile* profile_;  // the first worker's
   Pool& pool_ = Pool::instance();
 
-  float* row_;
+  float *row_, *gates_, *ups_;
   std::byte *key_, *value_;
   AttentionScratch scratch_;
 };
@@ -463,8 +483,6 @@ void Stack::reserve(std::int64_t num_rows) {
   grown.qkv = floats(s.query_size() + 2 * s.kv_size());
   grown.queries = floats(s.query_size());
   grown.attended = floats(s.query_size());
-  grown.gate = floats(s.inner_size);
-  grown.up = floats(s.inner_size);
   grown.prepared = Buffer(kSections * static_cast<std::size_t>(num_rows) * prepared);
   grown.cosines = floats(s.head_size / 2);
   grown.sines = floats(s.head_size / 2);

@@ -35,7 +35,7 @@ struct AttentionShare {
 struct PassBuffers {
   explicit PassBuffers(std::int64_t rows) : capacity(rows) {}
   std::int64_t capacity;
-  Buffer residual, qkv, queries, attended, gate, up, prepared, cosines, sines;
+  Buffer residual, qkv, queries, attended, prepared, cosines, sines;
 };
 
 class Stack {
