@@ -82,6 +82,13 @@ def test_merged_weights_say_what_adapters_say_and_the_base_gets_its_bytes_back()
     assert weights(module) == before
 
 
+def test_documents_side_by_side_have_the_states_of_each_alone() -> None:
+    texts = [*TEXTS[:2], Document("chat", 0, (1, 2, 3), ()), *TEXTS[2:]]
+    assert len({len(read.tokens) for read in texts}) > 2
+    alone = torch.cat([states(BASE.model.module, [read]) for read in texts if read.supervised])
+    torch.testing.assert_close(states(BASE.model.module, texts), alone, rtol=1e-4, atol=1e-5)
+
+
 def test_a_model_without_linear_layers_is_refused() -> None:
     class Odd(torch.nn.Module):
         def get_decoder(self) -> torch.nn.Module:

@@ -176,6 +176,17 @@ def test_no_more_than_the_batch_is_in_flight_and_all_slots_are_given_back() -> N
     assert max(len(batch) for batch in target.feeds) <= 10
 
 
+def test_what_was_written_counts_every_token_that_was_drawn() -> None:
+    made, answers, before = writer(chatty(4)), 0, 0
+    for found in (steps := made.steps()):
+        assert before <= made.num_written <= before + 12
+        before, answers = made.num_written, answers + sum(read.document.num_supervised for read in found)
+        if answers > 1000:
+            break
+    steps.close()
+    assert 1000 < answers < made.num_written < 4 * answers
+
+
 def test_a_batch_of_one_writes_too() -> None:
     assert len(written(writer(chatty(), batch=1), 5)) >= 5
 

@@ -97,6 +97,7 @@ class Scribe:
         """``prompt_rows``: rows of prompts in one forward, at most; ``is_watched``: keep what is watched of every row."""
         self._target, self._prompt_rows, self._is_watched = target, prompt_rows, is_watched
         self._running: list[tuple[Order, Sampler]] = []
+        self.num_written = 0  # tokens, of orders finished or not
         self._greedy = Sampler(Sampling(), vocab_size=target.vocab_size)
 
     @property
@@ -167,6 +168,7 @@ class Scribe:
         for i, state in zip(kept, hidden, strict=True):
             batch[i].order.hidden.append(state)
             batch[i].order.greedy.append(argmaxes[i])
+        self.num_written += len(batch)
         for i, work in enumerate(batch):
             token = tokens.get(i, argmaxes[i])
             work.order.tokens.append(token)

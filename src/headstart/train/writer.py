@@ -111,6 +111,11 @@ class Writer:
         self._talks: dict[int, _Talk] = {}  # by the order of its next turn
         self.start(())
 
+    @property
+    def num_written(self) -> int:
+        """Tokens that the model wrote since :meth:`steps` began, users' turns and what came to nothing included."""
+        return self._scribe.num_written
+
     def start(self, written: Sequence[Document]) -> None:
         """Go on behind documents that were written before."""
         self._rng = random.Random(self._seed * 1_000_003 + len(written))

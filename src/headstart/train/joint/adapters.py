@@ -94,7 +94,8 @@ class Adapters:
     def _hook(self, down: Tensor, up: Tensor) -> Any:
         def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             dtype = output.dtype
-            return output + self._scale * functional.linear(functional.linear(inputs[0], down.to(dtype)), up.to(dtype))
+            thin = self._scale * functional.linear(inputs[0], down.to(dtype))
+            return torch.addmm(output.flatten(0, -2), thin.flatten(0, -2), up.to(dtype).t()).view_as(output)
 
         return hook
 

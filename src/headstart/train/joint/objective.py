@@ -23,11 +23,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from headstart.train.base import FrozenModel
-from headstart.train.capture import Batch, batch_of, num_rows
+from headstart.train.capture import Batch, batch_of, by_length, num_rows
 from headstart.train.corpus import Document
 from headstart.train.inputs import spans_of
 from headstart.train.joint.adapters import Adapters, split
 from headstart.train.losses import Objective, mixed_cross_entropy
+
+_ROWS_AT_ONCE = 1024  # of documents side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +67,24 @@ class Texts:
 
 
 def states_of(module: torch.nn.Module, documents: Sequence[Document], device: torch.device) -> Tensor:
-    """Hidden states [n, D] of the rows of these documents, by the model as it is now."""
-    found = []
-    for document in documents:
-        places = [place - 1 for start, stop in spans_of(document) for place in range(start, stop)]
-        if not places:
+    """Hidden states [n, D] of the rows of these documents, by the model as it is now.
+
+    Documents of like length go through it side by side; behind the end of a shorter one stands padding, which causal attention
+    does not see.
+    """
+    places = [[place - 1 for start, stop in spans_of(document) for place in range(start, stop)] for document in documents]
+    found: dict[int, Tensor] = {}
+    for group in by_length(documents, _ROWS_AT_ONCE):
+        length = max(places[i][-1] + 1 if places[i] else 0 for i in group)
+        if not length:
             continue
-        tokens = torch.tensor([document.tokens[: places[-1] + 1]], device=device)
-        states = module.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state[0]  # type: ignore[operator]
-        found.append(states[torch.tensor(places, device=device)])
-    return torch.cat(found)
+        tokens = torch.zeros(len(group), length, dtype=torch.long)
+        for row, i in zip(tokens, group, strict=True):
+            read = documents[i].tokens[:length]
+            row[: len(read)] = torch.tensor(read)
+        states = module.get_decoder()(input_ids=tokens.to(device), use_cache=False).last_hidden_state  # type: ignore[operator]
+        found |= {i: states[row, torch.tensor(places[i], device=device)] for row, i in enumerate(group) if places[i]}
+    return torch.cat([found[i] for i in sorted(found)])
 
 
 def base_logits(model: FrozenModel, hidden: Tensor) -> Tensor:
