@@ -1,6 +1,7 @@
 """Acceptance length of the proposers over a whole prompt set.
 
     python benchmarks/acceptance_length.py PROMPTS RECORD [--proposers combined,hydra,medusa,suffix,ngram] [--limit N]
+        [--model MODEL] [--heads FOLDER]
 
 L does not depend on the batch, and plain decoding need not run beside it, so this is the cheap way over hundreds of prompts.
 Whether the tokens are plain's is what `bits.py` looks at; here all proposers must say the same, or there is no record. Native
@@ -29,10 +30,15 @@ def main() -> None:
     parser.add_argument("record")
     parser.add_argument("--proposers", default=PROPOSERS)
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--heads", help="for every proposer that is named; without it those that are found")
     given = parser.parse_args()
     chosen = prompt_set(given.prompts, given.limit)
-    llm = hs.load("smollm2", proposer="none", target="native", dtype="bfloat16")
-    samples = {name: decoded(llm.with_proposer(name, num_nodes=NODES), name, chosen) for name in given.proposers.split(",")}
+    llm = hs.load(given.model, proposer="none", target="native", dtype="bfloat16")
+    heads = {"heads": given.heads} if given.heads else {}
+    samples = {
+        name: decoded(llm.with_proposer(name, num_nodes=NODES, **heads), name, chosen) for name in given.proposers.split(",")
+    }
     texts = {name: [sample.tokens for sample in own] for name, own in samples.items()}
     first = next(iter(texts))
     for name, own in texts.items():

@@ -245,6 +245,35 @@ def joint(file: str) -> str:
     return table(header, rows) + "\n\n" + how
 
 
+def joint_lengths(folder: str) -> str:
+    """L by the real decoder before and after a joint run, from the records of ``benchmarks/acceptance_length.py``."""
+    records = [read(f"{folder}/{name}.json") for name in ("dev-medusa1", "dev-medusa2")]
+    rows = []
+    for name, record in zip(("Medusa-1: the shipped heads, the original", "Medusa-2: the tuned model"), records, strict=True):
+        found = record["proposers"]["medusa"]
+        rows.append(
+            [name, *(f"{found[key]['acceptance_length']:.3f}" for key in ("all", "not_looping")), str(found["all"]["steps"])]
+        )
+    prompts = records[0]["prompts"]
+    how = (
+        f"*{prompts['number']} prompts of {prompts['name']}, greedy, {records[0]['dtype']}, engine {records[0]['engine']}, "
+        f"{records[0]['rows']} rows a step, {records[0]['max_tokens']} tokens; {records[0]['date'][:10]}.*"
+    )
+    return table(["", "L", "L, outputs that do not loop", "steps"], rows) + "\n\n" + how
+
+
+def joint_quality(file: str) -> str:
+    """What a joint run cost the base, of the saved model."""
+    quality, bounds = (read(file)["tuned"][key] for key in ("quality", "bounds"))
+    return (
+        f"The saved model, read again, on {quality['num_rows']} held-out places: perplexity {quality['perplexity_before']:.3f}"
+        f" before and {quality['perplexity_after']:.3f} after ({quality['perplexity_rise']:+.2%}; bound"
+        f" {bounds['max_harm']:.0%}), divergence {quality['divergence']:.4f} nats a place (bound"
+        f" {bounds['max_divergence']}), the same greedy token at"
+        f" {quality['agreement']:.1%} of the places."
+    )
+
+
 def pretraining_memory(file: str) -> str:
     """Peak memory of a training step by number of future tokens and size of the vocabulary, in both orders."""
     record = read(file)
@@ -354,6 +383,8 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "native": native,
     "curve": curve,
     "joint": joint,
+    "joint_lengths": joint_lengths,
+    "joint_quality": joint_quality,
     "pretraining_memory": pretraining_memory,
     "experiment": experiment,
     "usage": usage,

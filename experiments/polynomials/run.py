@@ -1,13 +1,13 @@
 """Polynomial arithmetic: whether predicting several tokens helps a small model to calculate in F_7[X]/(X^5).
 
-    python experiments/polynomials/run.py FOLDER [--steps 250] [--samples 20000]
+    python experiments/polynomials/run.py FOLDER [--steps 800] [--samples 30000]
 
-A sample is an expression of m operations, m uniform on 1..5, and its value: five coefficients modulo 7, lowest first.
+A sample is an expression of m operations, m uniform on 1..3, and its value: five coefficients modulo 7, lowest first.
 Operations are negation, sum, product and composition a(b(X)), on representatives of degree below 5 (Horner, cut at each
 step). The tree of an expression is drawn at random, coefficients uniformly. One token a character. Every model has as many
-parameters and sees the same samples. Accuracy is that of the whole answer, decoded greedily on the native engine, by m; m
-above 5 was never seen in training. FOLDER takes data and models, the record is result.json beside this file; cut and called
-again, it goes on.
+parameters and sees the same samples. Answers are decoded greedily on the native engine; counted are whole answers that are
+right, by m, and single coefficients. m above 3 was never seen in training. FOLDER takes data and models, the record is
+result.json beside this file; cut and called again, it goes on.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 
 RESULT = Path(__file__).with_name("result.json")
 NUM_FUTURE, SEEDS = (1, 2, 4), (0,)
-PRIME, DEGREE, TRAINED, TESTED, TESTS = 7, 5, 5, 7, 100
+PRIME, DEGREE, TRAINED, TESTED, TESTS = 7, 5, 3, 4, 200
 MODEL: dict[str, Any] = {
     "width": 64,
-    "layers": 6,
+    "layers": 5,
     "heads": 2,
-    "context": 64,
-    "batch": 16,
+    "context": 128,
+    "batch": 6,
     "learning_rate": 3e-3,
     "evaluations": 4,
 }
@@ -39,8 +39,8 @@ Polynomial = tuple[int, ...]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=250)
-    parser.add_argument("--samples", type=int, default=20_000)
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--samples", type=int, default=30_000)
     wanted = parser.parse_args()
     from headstart.measure.record import commit, machine, versions
     from headstart.measure.report import save_json
@@ -142,10 +142,11 @@ def run(folder: Path, name: str, data: Path, num_future: int, steps: int, seed: 
     llm = hs.load(str(out), proposer="none")
     accuracy = {}
     for m in range(1, TESTED + 1):
-        fitting = [(text, value) for text, value in tests(m) if len(text) + 2 + DEGREE < MODEL["context"]]
-        answers = llm.generate_many([f"{text}=" for text, _ in fitting], batch=16, max_tokens=DEGREE)
-        right = [answer.text == written(value) for answer, (_, value) in zip(answers, fitting, strict=True)]
-        accuracy[str(m)] = {"right": sum(right), "of": len(right)}
+        asked, values = zip(*tests(m), strict=True)
+        answers = llm.generate_many([f"{text}=" for text in asked], batch=16, max_tokens=DEGREE)
+        said = [(answer.text, written(value)) for answer, value in zip(answers, values, strict=True)]
+        digits = sum(a == b for text, value in said for a, b in zip(text, value, strict=False))
+        accuracy[str(m)] = {"right": sum(text == value for text, value in said), "of": len(said), "digits": digits}
     return {
         "n": num_future,
         "seed": seed,
@@ -164,13 +165,14 @@ def table(record: Any) -> tuple[list[str], list[list[str]], str]:
         own = [found for found in runs if found["n"] == num_future]
         row = [str(num_future), str(len(own)), f"{np.mean([found['held_out_loss'] for found in own]):.3f}"]
         for m in own[0]["accuracy"]:
-            right, of = (sum(found["accuracy"][m][key] for found in own) for key in ("right", "of"))
-            row.append(f"{right / of:.1%}")
+            right, of, digits = (sum(found["accuracy"][m][key] for found in own) for key in ("right", "of", "digits"))
+            row.append(f"{right / of:.1%} ({digits / of / DEGREE:.1%})")
         rows.append(row)
     header = ["n", "seeds", "loss of the next token", *(f"m = {m}" for m in runs[0]["accuracy"])]
     how = (
         f"*{runs[0]['body_parameters'] / 1e6:.2f} million parameters each, {runs[0]['tokens'] / 1e6:.2f} million tokens seen; "
-        f"right answers of {TESTS} by number of operations m (above {TRAINED}: not in training); {record['machine']['cpu']}.*"
+        f"right answers of {TESTS} by number of operations m (above {TRAINED}: not in training), and in brackets right "
+        f"coefficients; {record['machine']['cpu']}.*"
     )
     return header, rows, how
 
