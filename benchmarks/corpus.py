@@ -1,10 +1,12 @@
 """How fast a model writes its own training text on the native engine, as `headstart train` lets it.
 
-    python benchmarks/corpus.py RECORD [--dtypes auto,bfloat16] [--batches 64,128] [--seconds 40] [--corpus FOLDER]
+    python benchmarks/corpus.py RECORD [--dtypes auto,bfloat16] [--batches 64] [--seconds 40] [--corpus FOLDER]
 
 For each dtype of the weights and each number of conversations at once the writer runs for `--warm` seconds, until answers end
 as often as they begin, and is then counted for `--seconds`: tokens that it writes a second, and supervised ones among them,
 which are those of answers in finished documents (the rest are users' turns, and what comes to nothing). Saving is in the time.
+
+The bandwidth of the machine's memory is read before and behind each run: it moves with the neighbours, and the writer with it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import forwards
+
+from headstart import _native
 from headstart.heads.base import BaseIdentity
 from headstart.measure.environment import commit, machine, versions
 from headstart.measure.report import check_writable, save_json
@@ -35,7 +40,7 @@ def main() -> None:
     parser.add_argument("record", type=Path)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtypes", default="auto,bfloat16")
-    parser.add_argument("--batches", default="64,128")
+    parser.add_argument("--batches", default=str(TrainSettings().writer_batch))
     parser.add_argument("--warm", type=float, default=30.0)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -85,9 +90,11 @@ def run(wanted: argparse.Namespace, dtype: str, batch: int, place: Path) -> dict
     def report(have: int, _: float) -> None:
         seen.append((time.monotonic(), have, writer.num_written))
 
+    bandwidths = [forwards.bandwidth(_native.num_threads())]
     began = time.monotonic()
     deadline = began + wanted.warm + wanted.seconds
     documents = fill(corpus, writer, num_tokens=sys.maxsize, deadline=deadline, report=report, states=states)
+    bandwidths.append(forwards.bandwidth(_native.num_threads()))
     # The last report also counts what was cut off at the deadline.
     first, last = next(point for point in seen if point[0] - began >= wanted.warm), seen[-2]
     seconds = last[0] - first[0]
@@ -98,6 +105,7 @@ def run(wanted: argparse.Namespace, dtype: str, batch: int, place: Path) -> dict
         "supervised_per_second": (last[1] - first[1]) / seconds,
         "written_per_second": (last[2] - first[2]) / seconds,
         "seconds": seconds,
+        "bandwidth_gb_s": bandwidths,
     }
 
 
