@@ -220,6 +220,28 @@ def curve(file: str) -> str:
     return table(header, rows) + "\n\n" + trained_on
 
 
+def writing(file: str) -> str:
+    """How fast a model writes its own training text, by the dtype of its weights and the conversations at once."""
+    record = read(file)
+    rows = [
+        [
+            run["dtype"],
+            str(run["batch"]),
+            f"{run['written_per_second']:.0f}",
+            f"{run['supervised_per_second']:.0f}",
+            " to ".join(f"{gigabytes:.0f}" for gigabytes in sorted(run["bandwidth_gb_s"])),
+        ]
+        for run in record["runs"]
+    ]
+    header = ["weights", "conversations at once", "tokens/s written", "supervised tokens/s", "memory, GB/s"]
+    machine = record["machine"]
+    how = (
+        f"*{record['model']}, native engine, {machine['threads']} threads, {record['seconds']:.0f} seconds each; "
+        f"{machine['cpu']}, {machine['isa']}; {record['date'][:10]}.*"
+    )
+    return table(header, rows) + "\n\n" + how
+
+
 def joint(file: str) -> str:
     """What a joint run (Medusa-2) gained and what it cost the base, on held-out text, while it went on."""
     record = read(file)
@@ -382,6 +404,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "batches": batches,
     "native": native,
     "curve": curve,
+    "writing": writing,
     "joint": joint,
     "joint_lengths": joint_lengths,
     "joint_quality": joint_quality,
