@@ -110,7 +110,10 @@ class _Recorder:
 @pytest.mark.parametrize(
     ("line", "status", "reason"),
     [
-        ("generate MODEL hi --temprature 1", 2, "Did you mean --temperature?"),
+        ("generate MODEL hi --temprature 1", 2, "Did you mean --temperature? See `headstart generate --help`."),
+        ("generate MODEL hi --seed x", 2, "'x' is no whole number. See `headstart generate --help`."),
+        ("generate MODEL why so blue", 2, "Nothing takes 'so' 'blue'; write what belongs together in quotes. See"),
+        ("--temperature 1", 2, "See `headstart --help`."),
         ("gnerate", 2, 'Did you mean "generate"?'),
         ("generate", 2, "MODEL requires an argument"),
         ("generate MODEL hi --top-k x", 2, "--top-k"),
@@ -160,6 +163,76 @@ def test_a_mistake_is_one_line_on_stderr(run: Run, model: str, tmp_path: Path, l
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert reason in err
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("generate m hi --proposer ngrm", "unknown proposer 'ngrm'; did you mean ngram?"),
+        ("generate m hi --proposer none --nodes 3", "num_nodes has no effect in plain decoding"),
+        ("generate m hi --proposer none --accept block", "accept block has no effect in plain decoding"),
+        ("generate m hi --heads NONE", "there is no such folder"),
+        ("generate m hi --proposer mtp --heads NONE", "there is no such folder"),
+        ("generate m hi --proposer medusa --growth wild", "growth is 'wild'"),
+        ("generate m hi --proposer draft_model", "name it with --draft"),
+        ("generate m hi --proposer draft_model --draft m --draft-dtype int3", "draft_dtype is 'int3'"),
+        ("generate m hi --nodes -1", "num_nodes is -1"),
+        ("generate m hi --explain --proposer ngram", "--explain has no effect with proposer ngram"),
+        ("chat m --proposer foo", "known: auto, none, ngram"),
+        ("chat m --explain --proposer none", "--explain has no effect with proposer none"),
+        ("demo m --max-tokens 0", "max_tokens is 0"),
+        ("demo m --json /proc/x.json", "the folder /proc takes no files"),
+        ("measure m --proposer ngram,foo", "unknown proposer 'foo'; known: plain, auto, ngram, suffix"),
+        ("measure m --proposer transformers", "measure it with --against transformers"),
+        ("measure m --proposer plain --nodes 3", "num_nodes has no effect in plain decoding"),
+        ("measure m --proposer ngram --growth static", "option growth has no effect without proposer medusa"),
+        ("measure m --heads NONE", "there is no such folder"),
+        ("measure m --dtype float32,int3", "dtype is 'int3'"),
+        ("measure m --dtype int8,int8", "dtype int8 is given twice"),
+        ("measure m --temperature 0,-1", "temperature is -1.0"),
+        ("measure m --max-tokens 8 --min-tokens 9", "min_tokens is 9"),
+        ("measure m --batch 70", "batch 70 needs as many prompts"),
+        ("measure m --accept exact,foo", "unknown accept rule 'foo'"),
+        ("measure m --epsilon 0.1", "option epsilon has no effect with accept exact"),
+        ("measure m --against llama.cpp --against-python NONE", "it must be a Python that can be run"),
+        ("measure m --against openvino --repetition-penalty 1.2", "cannot be compared with openvino"),
+        ("measure m --html NONE/y.html", "there is no folder"),
+        ("measure m --csv /proc/y.csv", "the folder /proc takes no files"),
+        ("plan m --proposers foo", "unknown proposer 'foo'; known: ngram, suffix"),
+        ("plan m --proposers auto", "auto decides by itself"),
+        ("plan m --proposers plain", "plain decoding is what a plan compares with"),
+        ("plan m --proposers ngram,ngram", "proposer ngram is given twice"),
+        ("plan m --temperature -1", "temperature is -1.0"),
+        ("check m --proposer ngram,foo", "unknown proposer 'foo'; known: ngram, suffix"),
+        ("check m --accept typical", "there is nothing to check"),
+        ("check m --nodes -1", "num_nodes is -1"),
+        ("check m --heads NONE", "there is no such folder"),
+        ("check m --growth wild", "growth is 'wild'"),
+        ("train m --out /proc/x", "out cannot be written: the folder /proc takes no files"),
+        ("train m --out FILE/x", "is no folder; name another place"),
+        ("train m --out NONE --model-out /proc/x", "model_out cannot be written"),
+        ("train m --out NONE --corpus /proc/x", "corpus cannot be written"),
+        ("train m --out NONE --data NONE", "there is no such file"),
+        ("train m --out NONE --init NONE", "there is no such folder"),
+        ("train m --out NONE --mixture foo=1", "mixture names the kind 'foo', which there is not"),
+        ("pretrain --data FILE --out /proc/x", "out cannot be written: the folder /proc takes no files"),
+    ],
+)
+def test_what_no_model_could_do_is_refused_before_one_is_loaded(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, reason: str
+) -> None:
+    monkeypatch.setattr("headstart.target.loading.load_model", lambda *_, **__: pytest.fail("a model is loaded"))
+    monkeypatch.setattr("headstart.train.base.Base.of", lambda *_, **__: pytest.fail("a model is loaded"))
+    monkeypatch.setattr("headstart.pretrain.run.read_documents", lambda *_: pytest.fail("text is read"))
+    (tmp_path / "file.txt").write_text("x", encoding="utf-8")
+    names = {"NONE": str(tmp_path / "none"), "FILE": str(tmp_path / "file.txt")}
+    for word, path in names.items():
+        line = line.replace(word, path)
+    status, out, err = run(*line.split())
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("error: ")
+    assert reason in err
+    assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
 
 
 def test_an_empty_prompt_is_refused_from_argument_and_pipe(run: Run, model: str) -> None:
@@ -240,6 +313,37 @@ def test_steps_are_bracketed_in_a_pipe_and_counted_on_stderr(run: Run, model: st
     assert out.replace("][", "").strip("[]\n") == plain.strip("\n")
     assert err.startswith("20 tokens, ")
     assert "tokens/s" in err
+
+
+def test_reasons_end_with_what_came_of_them(run: Run, model: str) -> None:
+    limit = ("--max-tokens", "12", "--ignore-eos", "--explain")
+    generate = ("generate", model, "why?", *limit)
+    for line, stdin, num_tokens in (
+        (generate, "", 12),
+        ((*generate, "--n", "2", "--temperature", "1", "--seed", "3"), "", 24),
+        (("chat", model, *limit), "why?\nand?\n", 24),
+        (("measure", model, "--limit", "2", "--max-tokens", "8", "--proposer", "auto", "--explain", "--target", "hf"), "", 16),
+    ):
+        status, _, err = run(*line, stdin=stdin)
+        reasons, _, last = err[: err.index(" tokens/s", err.index("share of the steps"))].rpartition("\n")
+        assert (status, "ms at load" in reasons) == (0, True), err
+        assert last.startswith(f"{num_tokens} tokens, ")
+        assert " steps, L " in last
+
+
+@pytest.mark.parametrize("verb", ["measure", "plan", "check"])
+def test_work_that_takes_minutes_says_in_a_pipe_that_it_has_begun(run: Run, tmp_path: Path, verb: str) -> None:
+    _, _, err = run(verb, str(tmp_path))
+    assert err.startswith(f"loading {tmp_path}\nerror: ")
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    clock = iter((0.0, 59.0, 61.0, 61.0, 90.0))
+    monkeypatch.setattr("headstart.cli.terminal.time.monotonic", lambda: next(clock))
+    with terminal.progress("measuring") as update:
+        for done in (1, 2, 3):
+            update(done, 4, "plain")
+    assert capsys.readouterr().err == "measuring: plain, 50%\n"
 
 
 def test_the_system_message_and_raw_text_reach_the_model(run: Run, model: str) -> None:
@@ -371,7 +475,7 @@ def test_check_of_a_wrong_engine_shows_the_first_difference_and_ends_with_1(
     )
     assert status == 1
     assert "WRONG" in out
-    assert err.startswith("error: ngram changes the text: fault in prompt ")
+    assert "\nerror: ngram changes the text: fault in prompt " in err
     assert "(top-2 gap " in err
     assert json.loads(record.read_text())["passed"] is False
 
@@ -471,6 +575,8 @@ def test_a_tally_counts_as_the_statistics_do() -> None:
         tally.add(step)
     assert (tally.num_tokens, tally.num_steps, tally.acceptance_length) == (5, 2, 2.0)
     assert tally.line(2.0) == "5 tokens, 2 steps, L 2.00, 2.5 tokens/s"
+    tally.join(terminal.Tally(3, 1, 2))
+    assert tally.line(2.0) == "8 tokens, 3 steps, L 2.00, 4.0 tokens/s"
     assert terminal.Tally().acceptance_length == 1.0
 
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.errors import HeadsError, RequestError
+from headstart.guessers import choose_guesser
 from headstart.heads.future import VARIANTS
-from headstart.llm import LLM, choose_guesser, load
+from headstart.llm import LLM, load
 from headstart.pretrain.curriculum import num_active
 from headstart.pretrain.objective import backward, measure
 from headstart.pretrain.settings import PretrainSettings

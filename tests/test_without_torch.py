@@ -77,7 +77,7 @@ def test_a_measurement_runs_and_says_that_the_reference_is_missing(folder: Path,
     line = ("measure", str(folder), "--prompts", str(prompts), "--max-tokens", "8")
     done = headstart(*line, "--proposer", "plain,ngram", "--against", "transformers", "--json", str(record))
     saved = json.loads(record.read_text())
-    assert (done.returncode, [done.stderr.strip()]) == (0, saved["notes"])
+    assert (done.returncode, done.stderr.strip().splitlines()) == (0, [f"loading {folder}", *saved["notes"]])
     assert saved["notes"][0].startswith("transformers was not measured:") and "headstart[torch]" in saved["notes"][0]
     assert (saved["engine"], saved["machine"]["threads"] > 0, "isa" in saved["machine"]) == ("native", True, True)
     assert [entry["lossless"] for entry in saved["configurations"]] == [True, True]

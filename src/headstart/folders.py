@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,23 @@ def new_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(new, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def obstacle(folder: Path) -> str | None:
+    """Why nothing can be written into a folder, which may not be there yet, as the end of a sentence; None if it can be.
+
+    It is tried: rights alone do not tell of file systems that take no files.
+    """
+    place = folder.absolute()
+    try:
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir():
+            return f"{place} is no folder"
+        Path(tempfile.mkdtemp(prefix=".headstart.", dir=place)).rmdir()
+    except OSError as error:
+        return f"the folder {place} takes no files ({error.strerror})"
+    return None
 
 
 def recover(path: Path) -> None:

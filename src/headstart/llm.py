@@ -17,8 +17,9 @@ from headstart.accept import EXACT, Rule, choose_rule
 from headstart.decode import Decoder, FinishReason, Generation, StepResult
 from headstart.errors import RequestError, require
 from headstart.first_use import check_first_use
+from headstart.guessers import check_guesser, check_use, choose_guesser
 from headstart.proposers.base import Planner, Proposer
-from headstart.proposers.choose import AUTO, Guesser, choose_proposer
+from headstart.proposers.choose import Guesser, choose_proposer
 from headstart.sampling import Sampling, sampling_names
 from headstart.stats import Stats
 from headstart.target.base import ChosenLogprob, Target
@@ -191,17 +192,7 @@ class LLM:
 
         ``location``: what :func:`load` was given, so that another engine can be given the same.
         """
-        valid = num_nodes is None or (type(num_nodes) is int and num_nodes >= 0)
-        require(valid, "num_nodes", num_nodes, "a whole number, 0 or more")
-        if num_nodes and guesser.proposer is None:
-            raise RequestError("num_nodes has no effect in plain decoding; choose a proposer, or leave it out")
-        if guesser.proposer is None and rule is not EXACT:
-            raise RequestError(f"accept {rule.name} has no effect in plain decoding; choose a proposer, or leave it out")
-        if guesser.past_outputs is not None and rule is not EXACT:
-            raise RequestError(
-                f"with accept {rule.name} past outputs would let a text depend on earlier requests; "
-                "leave past_outputs out, or accept exact"
-            )
+        check_use(guesser.proposer is None, guesser.past_outputs is not None, num_nodes, rule)
         self.target, self.tokenizer, self.source = target, tokenizer, dict(source or {})
         self._guesser, self._notes, self.rule, self.location = guesser, tuple(notes), rule, location
         self.num_nodes = guesser.num_nodes if num_nodes is None else num_nodes
@@ -406,18 +397,17 @@ def load(
 
     _check_texts(name=name, proposer=proposer, dtype=dtype, kv_dtype=kv_dtype, device=device, target=target)
     rule = choose_rule(accept, epsilon=epsilon, delta=delta)
+    options: dict[str, Any] = {
+        "heads": heads,
+        "draft": draft,
+        "draft_dtype": draft_dtype,
+        "growth": growth,
+        "allow_other_base": allow_other_base,
+        "past_outputs": past_outputs,
+    }
+    check_guesser(proposer, num_nodes=num_nodes, rule=rule, **options)
     loaded = load_model(name, dtype=dtype, device=device, engine=target, kv_dtype=kv_dtype)
-    guesser = choose_guesser(
-        proposer,
-        loaded.target,
-        loaded.tokenizer,
-        heads=heads,
-        draft=draft,
-        draft_dtype=draft_dtype,
-        growth=growth,
-        allow_other_base=allow_other_base,
-        past_outputs=past_outputs,
-    )
+    guesser = choose_guesser(proposer, loaded.target, loaded.tokenizer, **options)
     source = asdict(loaded.source)
     llm = LLM(
         loaded.target,
@@ -445,15 +435,6 @@ def _of_heads(loaded: Loaded, guesser: Guesser, options: Mapping[str, Any]) -> G
 def _check_texts(**options: object) -> None:
     for name, value in options.items():
         require(isinstance(value, str), name, value, "text")
-
-
-def choose_guesser(name: str, target: Target, tokenizer: Tokenizer, **options: Any) -> Guesser:
-    """The proposer of a name, with options as in :func:`load`; "auto" is the one that decides by cost."""
-    if name == AUTO:
-        from headstart.plan.automatic import choose_auto
-
-        return choose_auto(target, tokenizer, **options)
-    return choose_proposer(name, target, tokenizer, **options)
 
 
 def sampling_from(sampling: Sampling | None, fields: Mapping[str, Any]) -> Sampling:

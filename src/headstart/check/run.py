@@ -19,9 +19,10 @@ from headstart.check.prompts import BUILT_IN
 from headstart.check.report import Checked, CheckReport, report_of
 from headstart.check.settings import CheckSettings
 from headstart.errors import DataError, HeadsError, RequestError
+from headstart.guessers import NONE, check_guesser
 from headstart.llm import LLM
 from headstart.measure.bench import check_arguments
-from headstart.measure.configurations import own_options
+from headstart.measure.configurations import check_proposers, own_options
 from headstart.measure.prompts import Content, Prompt, PromptSet, prompt_set, spread
 from headstart.proposers.choose import AUTO, PROPOSERS
 
@@ -29,6 +30,7 @@ Progress = Callable[[float, float, str], None]
 """Called before and after each piece of work with what is done, what there is, and what it is."""
 
 _PLAIN = "none"
+_NAMES = (*(name for name in PROPOSERS if name not in NONE), AUTO)
 
 
 def check(
@@ -48,6 +50,7 @@ def check(
     """
     check_arguments([llm], settings, CheckSettings, num_nodes, options)
     chosen = _settings(settings, named)
+    _refuse_plain(chosen)
     rule = chosen.rule(llm.rule)
     accelerated, skipped = _accelerated(llm, chosen, rule, num_nodes, options or {})
     chosen_prompts = prompt_set(_built_in(llm) if prompts is None else prompts, chosen.limit)
@@ -76,6 +79,22 @@ def check(
             )
         checked.append(Checked(fast.proposer_name, fast.num_nodes, identity, distribution))
     return report_of(llm, chosen_prompts, replace(chosen, accept=rule.name), checked, skipped)
+
+
+def check_asked(settings: CheckSettings, num_nodes: int | None, options: Mapping[str, Any]) -> None:
+    """RequestError or HeadsError for what cannot be checked with any model, and so before one is loaded."""
+    _refuse_plain(settings)
+    if settings.proposers:
+        check_proposers(settings.proposers, options, num_nodes, _NAMES)
+        return
+    for name, own in own_options(_NAMES, options).items():
+        if name == AUTO:  # it reads every option
+            check_guesser(name, num_nodes=num_nodes, **own)
+
+
+def _refuse_plain(settings: CheckSettings) -> None:
+    if set(settings.proposers) & set(NONE):
+        raise RequestError("plain decoding is what the others are checked against; leave it out of the proposers")
 
 
 _DRAW = 0.05  # work of one draw beside that of one answer, for the progress
@@ -122,14 +141,12 @@ def _accelerated(
     llm: LLM, settings: CheckSettings, rule: Rule, num_nodes: int | None, options: Mapping[str, Any]
 ) -> tuple[list[LLM], list[tuple[str, str]]]:
     """The model with each proposer; of those that nobody asked for by name, the ones it cannot have are skipped."""
-    names = settings.proposers or (*(name for name in PROPOSERS if name != _PLAIN), AUTO)
+    names = settings.proposers or _NAMES
     found: list[LLM] = []
     skipped: list[tuple[str, str]] = []
     refused: list[HeadsError | RequestError] = []
     own = own_options(names, options)
     for name in names:
-        if name in (_PLAIN, "plain"):
-            raise RequestError("plain decoding is what the others are checked against; leave it out of the proposers")
         try:
             found.append(llm.with_proposer(name, num_nodes=num_nodes, **own[name]).with_rule(rule))
         except (HeadsError, RequestError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headstart.accept import Rule, choose_rule
+from headstart.accept import EXACT, Rule, choose_rule
 from headstart.errors import RequestError, require
 
 
@@ -32,6 +32,7 @@ class CheckSettings:
         require(type(self.level) in (int, float) and 0 < self.level < 1, "level", self.level, "a number above 0 and below 1")
         require(type(self.seed) is int, "seed", self.seed, "a whole number")
         require(self.accept is None or isinstance(self.accept, str), "accept", self.accept, "a rule's name, or None")
+        self.rule(EXACT)
 
     def rule(self, own: Rule) -> Rule:
         """The rule of acceptance; ``own`` is the model's. RequestError if it does not keep the model's distribution."""

@@ -17,7 +17,7 @@ from headstart import __version__
 from headstart.errors import HeadstartError
 
 if TYPE_CHECKING:
-    from cyclopts import App
+    from cyclopts import App, CycloptsError
 
 VERBS = {
     "demo": "Decode a few prompts plain and accelerated, side by side.",
@@ -63,10 +63,21 @@ def _run(arguments: Sequence[str] | None) -> int:
         make_app()(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        return _fail(f"{str(error).strip()} See `headstart --help`.", _USAGE)
+        return _fail(_usage(error), _USAGE)
     except HeadstartError as error:
         return _fail(str(error), 1)
     return 0
+
+
+def _usage(error: CycloptsError) -> str:
+    """What is wrong with the command line, as sentences, and where its help is."""
+    from cyclopts.exceptions import UnusedCliTokensError
+
+    text = str(error).strip()
+    if isinstance(error, UnusedCliTokensError):
+        text = f"Nothing takes {' '.join(map(repr, error.unused_tokens or []))}; write what belongs together in quotes"
+    end = "" if text.endswith((".", "?")) else "."
+    return f"{text}{end} See `{' '.join(('headstart', *(error.command_chain or ())))} --help`."
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ from headstart.errors import HeadstartError, RequestError
 from headstart.sampling import Sampling
 
 if TYPE_CHECKING:
+    from headstart.cli.terminal import Tally
     from headstart.llm import LLM
 
 _HELP = "/clear forgets the conversation, /exit ends it, /help shows this"
@@ -47,19 +48,20 @@ def chat(
     sampling: SamplingOptions = None,
 ) -> None:
     """Talk with a model, a turn a line; /help lists the commands."""
-    from headstart.cli.terminal import explanation
+    from headstart.cli.terminal import Tally, explanation
 
     request = sampling_of(sampling)
     for name, value, off in (("n", request.n, 1), ("logprobs", request.logprobs, None)):
         if value != off:
             raise RequestError(f"--{name} has no effect in a chat")
+    check_explain(explain, proposer)
     llm = open_model(model, engine, proposer, proposers, accepting)
     if not llm.tokenizer.has_chat_template:
         raise RequestError(f"{model} has no chat template; use `headstart generate --raw`")
-    check_explain(explain, llm)
-    _converse(Conversation(llm, request, system, show_steps), sys.stdin.isatty())
+    conversation = Conversation(llm, request, system, show_steps, Tally())
+    _converse(conversation, sys.stdin.isatty())
     if explain:
-        explanation(llm.explain())
+        explanation(llm.explain(), conversation.tally, conversation.seconds)
 
 
 def _converse(conversation: Conversation, interactive: bool) -> None:
@@ -88,6 +90,8 @@ class Conversation:
     sampling: Sampling
     system: str | None
     show_steps: bool
+    tally: Tally  # of all turns
+    seconds: float = 0.0  # that they took
     messages: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -113,7 +117,10 @@ class Conversation:
         finally:
             say()
             self.messages = [*messages, {"role": "assistant", "content": text}]
-        remark(tally.line(time.perf_counter() - started))
+            seconds = time.perf_counter() - started
+            self.tally.join(tally)
+            self.seconds += seconds
+        remark(tally.line(seconds))
 
 
 def _turns(interactive: bool) -> Iterator[str]:

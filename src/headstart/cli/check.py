@@ -54,7 +54,8 @@ def check(
     flags = proposers or ProposerFlags()
     wanted = CheckSettings(proposers=names, **chosen)
     read = None if prompts is None else prompt_set(prompts, wanted.limit)  # before the model, which takes longer to load
-    llm = open_model(model, engine, "none", None)
+    run.check_asked(wanted, flags.nodes, flags.options())
+    llm = open_model(model, engine, "none", None, is_long=True)
     with progress("checking") as update:
         report = run.check(llm, read, wanted, num_nodes=flags.nodes, options=flags.options(), progress=update)
     if json != STDOUT:

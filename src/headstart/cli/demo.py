@@ -19,9 +19,11 @@ from headstart.cli.options import (
     open_model,
     whole,
 )
+from headstart.errors import require
 from headstart.sampling import Sampling
 
 if TYPE_CHECKING:
+    from headstart.cli.terminal import Tally
     from headstart.llm import LLM
     from headstart.lossless import Difference
 
@@ -46,9 +48,7 @@ class Outcome:
     """One prompt, decoded both ways. Times are seconds, the prompt's pass included."""
 
     kind: str
-    num_tokens: int
-    num_steps: int
-    acceptance_length: float
+    tally: Tally
     plain_seconds: float
     plain_tokens: int
     seconds: float
@@ -57,17 +57,17 @@ class Outcome:
     @property
     def speedup(self) -> float:
         """Tokens a second over plain's."""
-        return (self.num_tokens / self.seconds) / (self.plain_tokens / self.plain_seconds)
+        return (self.tally.num_tokens / self.seconds) / (self.plain_tokens / self.plain_seconds)
 
     def row(self) -> list[str]:
         """Cells of the table."""
         return [
             self.kind,
-            str(self.num_tokens),
-            str(self.num_steps),
-            f"{self.acceptance_length:.2f}",
+            str(self.tally.num_tokens),
+            str(self.tally.num_steps),
+            f"{self.tally.acceptance_length:.2f}",
             f"{self.plain_tokens / self.plain_seconds:.1f}",
-            f"{self.num_tokens / self.seconds:.1f}",
+            f"{self.tally.num_tokens / self.seconds:.1f}",
             f"{self.speedup:.2f}",
             "yes" if self.difference is None else f"{self.difference.kind} at token {self.difference.index}",
         ]
@@ -76,11 +76,11 @@ class Outcome:
         """The row as JSON."""
         return {
             "kind": self.kind,
-            "tokens": self.num_tokens,
-            "steps": self.num_steps,
-            "acceptance_length": self.acceptance_length,
+            "tokens": self.tally.num_tokens,
+            "steps": self.tally.num_steps,
+            "acceptance_length": self.tally.acceptance_length,
             "plain_tokens_per_second": self.plain_tokens / self.plain_seconds,
-            "tokens_per_second": self.num_tokens / self.seconds,
+            "tokens_per_second": self.tally.num_tokens / self.seconds,
             "speedup": self.speedup,
             "identical": self.difference is None,
             "difference": self.difference.describe() if self.difference else None,
@@ -99,12 +99,13 @@ def demo(
     proposers: Proposers = None,
 ) -> None:
     """Decode a few prompts plain and accelerated, greedily, and compare."""
-    from headstart.cli.terminal import STDOUT, check_json, explanation, write_json
+    from headstart.cli.terminal import STDOUT, Tally, check_json, explanation, write_json
 
     check_json(json)
+    check_explain(explain, proposer)
+    require(max_tokens >= 1, "max_tokens", max_tokens, "a whole number, 1 or more")
     sampling = Sampling(max_tokens=max_tokens)
     llm = open_model(model, engine, proposer, proposers)
-    check_explain(explain, llm)
     plain = llm.with_proposer("none")
     for either in (plain, llm):
         either.generate(PROMPTS["chat"], Sampling(max_tokens=min(_WARM_UP_TOKENS, max_tokens)))
@@ -120,7 +121,10 @@ def demo(
         }
         write_json(json, record | ({"explain": llm.explain()} if explain else {}))
     if explain:
-        explanation(llm.explain())
+        total = Tally()
+        for outcome in outcomes:
+            total.join(outcome.tally)
+        explanation(llm.explain(), total, sum(outcome.seconds for outcome in outcomes))
 
 
 def _decode(kind: str, prompt: str, plain: LLM, llm: LLM, sampling: Sampling, *, quiet: bool) -> Outcome:
@@ -143,9 +147,7 @@ def _decode(kind: str, prompt: str, plain: LLM, llm: LLM, sampling: Sampling, *,
         say("\n")
     return Outcome(
         kind,
-        len(tokens),
-        tally.num_steps,
-        tally.acceptance_length,
+        tally,
         expected.seconds,
         len(expected.tokens),
         seconds,
@@ -158,8 +160,8 @@ def _show(llm: LLM, outcomes: list[Outcome]) -> None:
 
     table(COLUMNS, [outcome.row() for outcome in outcomes])
     say()
-    tokens = sum(outcome.num_tokens for outcome in outcomes)
-    passes = sum(outcome.num_steps for outcome in outcomes) + len(outcomes)
+    tokens = sum(outcome.tally.num_tokens for outcome in outcomes)
+    passes = sum(outcome.tally.num_steps for outcome in outcomes) + len(outcomes)
     say(f"100 tokens took {100 * passes / tokens:.0f} evaluations of the model, proposer {llm.proposer_name}; plain takes 100.")
     kinds = [outcome.difference.kind for outcome in outcomes if outcome.difference]
     if not kinds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -25,6 +25,9 @@ from headstart.cli.options import (
     switch,
 )
 from headstart.errors import RequestError
+
+if TYPE_CHECKING:
+    from headstart.cli.terminal import Tally
 
 
 def generate(
@@ -46,10 +49,11 @@ def generate(
     sampling: SamplingOptions = None,
 ) -> None:
     """Answer one prompt."""
-    from headstart.cli.terminal import check_json, explanation
+    from headstart.cli.terminal import Tally, check_json, explanation, remark
 
     request = sampling_of(sampling)
     check_json(json)
+    check_explain(explain, proposer)
     _refuse_idle(json, show_steps, request.n, request.logprobs)
     if raw and system is not None:
         raise RequestError("--system has no effect with --raw: it belongs to the chat template")
@@ -58,14 +62,19 @@ def generate(
     if system is not None:
         content = [{"role": "system", "content": system}, {"role": "user", "content": text}]
     llm = open_model(model, engine, proposer, proposers, accepting)
-    check_explain(explain, llm)
     chat = False if raw else None
+    started = time.perf_counter()
     if json is None and request.n == 1:
-        _stream(llm.stream(content, request, chat=chat), show_steps)
+        tally = _stream(llm.stream(content, request, chat=chat), show_steps)
+        seconds = time.perf_counter() - started
+        if not explain and (show_steps or sys.stderr.isatty()):
+            remark(tally.line(seconds))
     else:
-        _write(llm.generate(content, request, chat=chat), json, {"explain": llm.explain()} if explain else {})
+        answer = llm.generate(content, request, chat=chat)
+        tally, seconds = Tally.of(answer.choices), time.perf_counter() - started
+        _write(answer, json, {"explain": llm.explain()} if explain else {})
     if explain:
-        explanation(llm.explain())
+        explanation(llm.explain(), tally, seconds)
 
 
 def _refuse_idle(json: str | None, show_steps: bool, n: int, logprobs: int | None) -> None:
@@ -88,16 +97,15 @@ def _read(prompt: str | None) -> str:
     return text
 
 
-def _stream(steps: Any, show_steps: bool) -> None:
-    from headstart.cli.terminal import StepWriter, Tally, remark, say
+def _stream(steps: Any, show_steps: bool) -> Tally:
+    from headstart.cli.terminal import StepWriter, Tally, say
 
-    writer, tally, started = StepWriter(show_steps=show_steps), Tally(), time.perf_counter()
+    writer, tally = StepWriter(show_steps=show_steps), Tally()
     for step in steps:
         writer.write(step)
         tally.add(step)
     say()
-    if show_steps or sys.stderr.isatty():
-        remark(tally.line(time.perf_counter() - started))
+    return tally
 
 
 def _write(answer: Any, json: str | None, reasons: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from headstart.cli.options import (
     open_model,
     sampling_of,
 )
-from headstart.errors import RequestError
+from headstart.errors import RequestError, require
 from headstart.measure.settings import MeasureSettings
 from headstart.sampling import Sampling
 
@@ -124,7 +124,9 @@ def _measure(
     chosen = MeasureSettings(proposers=names, **(given(settings) if settings else {}))
     request, flags = sampling_of(sampling), proposers or ProposerFlags()
     read = prompt_set(prompts, chosen.limit, chosen.categories)  # before the model, which takes longer to load
+    bench.check_asked(chosen, request, read, flags.nodes, flags.options())
     llms = _open(model, engine, "none" if names else None)
+    beside = None if original is None else open_model(original, None, "none", None, is_long=True)
     with progress("measuring") as update:
         return bench.measure(
             llms,
@@ -133,7 +135,7 @@ def _measure(
             sampling=request,
             num_nodes=flags.nodes,
             options=flags.options(),
-            original=None if original is None else open_model(original, None, "none", None),
+            original=beside,
             progress=update,
         )
 
@@ -155,16 +157,30 @@ def _write(report: Report, explain: bool, json: str | None, csv: str | None, htm
 
 def _open(model: str, engine: EngineFlags | None, proposer: str | None) -> list[LLM]:
     """The model, once a dtype."""
+    from headstart.target.loading import DTYPES
+
     flags = engine or EngineFlags()
-    dtypes = [None] if flags.dtype is None else [name.strip() for name in flags.dtype.split(",")]
-    return [open_model(model, replace(flags, dtype=dtype), proposer, None) for dtype in dtypes]
+    dtypes: list[str | None] = [None] if flags.dtype is None else [name.strip() for name in flags.dtype.split(",")]
+    for dtype in dtypes:
+        require(dtype is None or dtype in DTYPES, "dtype", dtype, f"one of {', '.join(DTYPES)}, or several with commas")
+        if dtypes.count(dtype) > 1:
+            raise RequestError(f"dtype {dtype} is given twice")
+    return [open_model(model, replace(flags, dtype=dtype), proposer, None, is_long=True) for dtype in dtypes]
 
 
 def _explain(report: Report) -> None:
-    from headstart.cli.terminal import explanation
+    from headstart.cli.terminal import Tally, explanation
+    from headstart.proposers.choose import AUTO
 
     for reasons in report.record["explain"]:
-        explanation(reasons)
+        own = [
+            entry
+            for entry in report.record["configurations"]
+            if (entry["proposer"], entry["dtype"], entry["accept"]) == (AUTO, reasons["dtype"], reasons["accept"])
+        ]
+        num_tokens, num_steps = (sum(entry[name] for entry in own) for name in ("tokens", "steps"))
+        tally = Tally(num_tokens, num_steps, sum(sum(entry["answers"]["emitted"]) for entry in own))
+        explanation(reasons, tally, sum(entry["seconds"] for entry in own))
 
 
 def _show(report: Report) -> None:

@@ -183,10 +183,12 @@ ProposerName = Annotated[
 JsonFile = Annotated[str | None, Parameter(help="write the results as JSON to a file; - is stdout", allow_leading_hyphen=True)]
 
 
-def check_explain(explain: bool, llm: LLM) -> None:
-    """RequestError now rather than after the answer, if there is nothing to explain."""
-    if explain:
-        llm.explain()
+def check_explain(explain: bool, proposer: str | None) -> None:
+    """RequestError before any work, if there will be nothing to explain."""
+    from headstart.proposers.choose import AUTO
+
+    if explain and proposer not in (None, AUTO):
+        raise RequestError(f"--explain has no effect with proposer {proposer}, which drafts as it is told; auto chooses")
 
 
 def read_input(read: Callable[[], str]) -> str:
@@ -203,8 +205,13 @@ def open_model(
     proposer: str | None,
     proposers: ProposerFlags | None,
     accepting: AcceptFlags | None = None,
+    *,
+    is_long: bool = False,
 ) -> LLM:
-    """Load a model with what was given on the command line, and remark on how it was loaded."""
+    """Load a model with what was given on the command line, and remark on how it was loaded.
+
+    ``is_long``: for work that takes minutes, which tells in a pipe as well that it has begun.
+    """
     from headstart.cli.terminal import remark, working
     from headstart.llm import load
 
@@ -213,7 +220,7 @@ def open_model(
     if proposer is not None:
         options["proposer"] = proposer
     chosen = proposers or ProposerFlags()
-    with working(f"loading {name}"):
+    with working(f"loading {name}", is_long=is_long):
         llm = load(name, num_nodes=chosen.nodes, **options, **chosen.options())
     for note in llm.notes:
         remark(note)

@@ -73,7 +73,8 @@ def _measure(model: str, prompts: str | None, settings: PlanSettings, engine: En
     from headstart.measure.prompts import prompt_set
 
     read = prompt_set(prompts, settings.limit)  # before the model, which takes longer to load
-    llm = open_model(model, engine, "none", None)
+    planning.check_asked(settings, read)
+    llm = open_model(model, engine, "none", None, is_long=True)
     with progress("planning") as update:
         found = planning.plan(llm, read, settings, progress=update)
     if json != STDOUT:

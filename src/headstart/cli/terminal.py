@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from headstart.llm import Step
+from headstart.llm import Answer, Step
 from headstart.measure.report import check_writable, save_json
 from headstart.measure.tables import aligned
 from headstart.plan.explain import tables
@@ -55,11 +55,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console.print(drawn)
 
 
-def explanation(described: Mapping[str, Any]) -> None:
-    """Write the reasons of the proposer ``auto`` to stderr."""
+def explanation(described: Mapping[str, Any], tally: Tally, seconds: float) -> None:
+    """Write the reasons of the proposer ``auto`` to stderr, and what came of them."""
     for header, rows in tables(described):
         remark("")
         remark(aligned(header, rows))
+    remark("")
+    remark(tally.line(seconds))
 
 
 def check_json(target: str | None) -> None:
@@ -97,30 +99,38 @@ class StepWriter:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one streamed answer; the prompt's pass is no step, as in ``stats.py``."""
+    """Counts of answers as ``stats.py`` has them: a prompt's pass is no step."""
 
     num_tokens: int = 0
-    num_passes: int = 0
-    num_first: int = 0  # tokens of the prompt's pass
+    num_steps: int = 0
+    num_emitted: int = 0  # in steps
+    is_begun: bool = False
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer]) -> Tally:
+        """Of finished answers."""
+        stats = [answer.stats for answer in answers]
+        num_tokens = sum(len(answer.tokens) for answer in answers)
+        return cls(num_tokens, sum(s.num_steps for s in stats), sum(s.num_emitted for s in stats))
 
     def add(self, step: Step) -> None:
-        """Count a step."""
-        if not step.tokens:
-            return
-        if not self.num_passes:
-            self.num_first = len(step.tokens)
-        self.num_passes += 1
+        """Count a step of one streamed answer."""
+        if step.tokens and self.is_begun:
+            self.num_steps += 1
+            self.num_emitted += len(step.tokens)
+        self.is_begun = self.is_begun or bool(step.tokens)
         self.num_tokens += len(step.tokens)
 
-    @property
-    def num_steps(self) -> int:
-        """Target steps."""
-        return max(self.num_passes - 1, 0)
+    def join(self, other: Tally) -> None:
+        """Add another answer's counts to these."""
+        self.num_tokens += other.num_tokens
+        self.num_steps += other.num_steps
+        self.num_emitted += other.num_emitted
 
     @property
     def acceptance_length(self) -> float:
-        """L of this answer."""
-        return (self.num_tokens - self.num_first) / self.num_steps if self.num_steps else 1.0
+        """L."""
+        return self.num_emitted / self.num_steps if self.num_steps else 1.0
 
     def line(self, seconds: float) -> str:
         """The counts as one line."""
@@ -134,10 +144,12 @@ def can_draw() -> bool:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """Say on a terminal that something takes a while."""
+def working(what: str, *, is_long: bool = False) -> Iterator[None]:
+    """Say on a terminal that something takes a while; before work that is long, in a pipe as well."""
     console = Console(stderr=True)
     if not console.is_terminal:
+        if is_long:
+            remark(what)
         yield
         return
     with console.status(what):
@@ -146,14 +158,19 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[float, float, str], None]]:
-    """A progress bar on stderr, on a terminal alone; call it with what is done, what there is, and what is going on."""
+    """A progress bar on stderr, in a pipe a line now and then; call it with what is done, what there is, and what goes on."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
+    last = time.monotonic()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
 
         def update(done: float, total: float, now: str) -> None:
+            nonlocal last
             bar.update(task, completed=done, total=total, description=f"{what}: {now}")
+            if not console.is_terminal and time.monotonic() - last >= _SILENCE:
+                last = time.monotonic()
+                remark(f"{what}: {now}, {done / max(total, 1):.0%}")
 
         yield update
 
@@ -179,17 +196,12 @@ class Told(Protocol):
 
 
 def reporter(update: Callable[[float, float, str], None]) -> Callable[[Told], None]:
-    """Draw what is told as a bar; where that cannot be, write messages and now and then the state."""
-    last = 0.0
+    """Show what is told as progress, and write what is a mere message."""
 
     def report(event: Told) -> None:
-        nonlocal last
         if event.total:
             update(event.done, event.total, f"{event.stage}, {event.message}")
-        if not event.total:
+        else:
             remark(f"{event.stage}: {event.message}")
-        elif not can_draw() and time.monotonic() - last >= _SILENCE:
-            last = time.monotonic()
-            remark(f"{event.stage}: {event.done} of {event.total}, {event.message}")
 
     return report

@@ -21,7 +21,7 @@ from typing import Any
 from headstart.errors import HeadstartError, ModelError, RequestError
 from headstart.llm import LLM
 from headstart.measure.configurations import BatchRun, Configuration, Output, Prompts, plain_stats
-from headstart.measure.peers.peer import Peer
+from headstart.measure.peers.peer import Peer, check_comparable
 from headstart.measure.peers.worker import Worker
 from headstart.measure.settings import LLAMA_CPP, OPENVINO, TRANSFORMERS
 from headstart.sampling import Sampling
@@ -72,8 +72,6 @@ def against(
     llm: LLM, names: Sequence[str], processes: ExitStack, python: str | None = None
 ) -> tuple[list[Configuration], list[str]]:
     """The engines that run here, and a remark on each of the others. ``processes`` ends what is started for them."""
-    if python is not None and shutil.which(python) is None:
-        raise RequestError(f"against_python is {python!r}; it must be a Python that can be run")
     outside = Outside(python or os.environ.get(PYTHON) or sys.executable, processes)
     found: list[Configuration] = []
     remarks = []
@@ -86,6 +84,15 @@ def against(
         found.append(configuration)
         remarks += [remark] if remark else []
     return found, remarks
+
+
+def check_against(names: Sequence[str], python: str | None, sampling: Sampling) -> None:
+    """RequestError for a Python that cannot be run, and for sampling that does not mean the same elsewhere."""
+    if python is not None and shutil.which(python) is None:
+        raise RequestError(f"against_python is {python!r}; it must be a Python that can be run")
+    for name in PACKAGES:
+        if name in names:
+            check_comparable(name, sampling)
 
 
 class Transformers:

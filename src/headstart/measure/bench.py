@@ -8,10 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from headstart.accept import EXACT
 from headstart.errors import DataError, require
+from headstart.guessers import NONE, check_use
 from headstart.llm import LLM, sampling_from
-from headstart.measure.against import against
-from headstart.measure.configurations import Configuration, Proposing, configure
+from headstart.measure.against import against, check_against
+from headstart.measure.configurations import NAMES, Configuration, Proposing, check_proposers, configure
 from headstart.measure.entries import Measured, entry
 from headstart.measure.points import Point, encoded, points
 from headstart.measure.prompts import Content, Prompt, PromptSet, prompt_set
@@ -52,6 +54,7 @@ def measure(
     wanted = measured_sampling(sampling_from(sampling, rest))
     notes: list[str] = []
     chosen_prompts = prompt_set(prompts, chosen.limit, chosen.categories)
+    check_asked(chosen, wanted, chosen_prompts, num_nodes, options or {}, own=llms[0].proposer_name)
     show = progress or _silent
     with ExitStack() as processes:
         benches = [
@@ -84,6 +87,35 @@ def measure(
     )
 
 
+def check_asked(
+    settings: MeasureSettings,
+    sampling: Sampling,
+    prompts: PromptSet,
+    num_nodes: int | None,
+    options: Mapping[str, Any],
+    *,
+    own: str = AUTO,
+) -> None:
+    """RequestError, DataError or HeadsError for what can be measured with no model, and so before one is loaded.
+
+    ``own``: the model's own proposer, which is measured where none is named.
+    """
+    largest = max(settings.batch)
+    if largest > len(prompts.prompts) and largest > 1:
+        raise DataError(
+            f"batch {largest} needs as many prompts and {prompts.name} has {len(prompts.prompts)} here; "
+            "raise --limit, or lower --batch"
+        )
+    points("", settings, measured_sampling(sampling))
+    names = [PLAIN if name in NONE else name for name in settings.proposers]
+    is_plain = bool(names) and set(names) == {PLAIN}
+    for rule in settings.rules(EXACT):
+        check_use(is_plain, False, num_nodes, rule)
+    if names or own == AUTO:
+        check_proposers(names or (PLAIN, AUTO), options, num_nodes, NAMES)
+    check_against(settings.against, settings.against_python, sampling)
+
+
 def check_arguments(llms: Sequence[object], settings: object, kind: type, num_nodes: object, options: object) -> None:
     """RequestError for an argument of a type that cannot be meant."""
     is_model = isinstance(llms, list | tuple) and llms and all(isinstance(llm, LLM) for llm in llms)
@@ -96,9 +128,9 @@ def check_arguments(llms: Sequence[object], settings: object, kind: type, num_no
 
 def _proposers(settings: MeasureSettings, llm: LLM, notes: list[str]) -> list[str]:
     """The configurations' names, plain first."""
-    names = [PLAIN if name == "none" else name for name in settings.proposers]
+    names = [PLAIN if name in NONE else name for name in settings.proposers]
     if not names:
-        own = PLAIN if llm.proposer_name == "none" else llm.proposer_name
+        own = PLAIN if llm.proposer_name in NONE else llm.proposer_name
         fixed = (llm.heads.config.kind,) if own == AUTO and llm.heads else ()
         names = list(dict.fromkeys((PLAIN, "ngram", *fixed, own)))
     if PLAIN not in names:
@@ -116,12 +148,6 @@ def _benches(
     processes: ExitStack,
     notes: list[str],
 ) -> list[Bench]:
-    largest = max(settings.batch)
-    if largest > len(prompts.prompts) and largest > 1:
-        raise DataError(
-            f"batch {largest} needs as many prompts and {prompts.name} has {len(prompts.prompts)} here; "
-            "raise --limit, or lower --batch"
-        )
     rules = settings.rules(llm.rule)
     notes += [rule.note for rule in rules if rule.note]
     made = configure(llm, _proposers(settings, llm, notes), rules, num_nodes=num_nodes, options=options)

@@ -6,6 +6,7 @@ target, so weights, dtype and threads are the same.
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +14,20 @@ from typing import Any, Protocol
 
 from headstart.accept import EXACT, Rule
 from headstart.errors import RequestError
+from headstart.guessers import NONE, check_guesser
 from headstart.heads.base import kind_of_heads
 from headstart.llm import LLM, Answer
 from headstart.measure.samples import UNKNOWN, Latency
 from headstart.measure.settings import AGAINST, PLAIN
-from headstart.proposers.choose import AUTO, HEADS
+from headstart.proposers.choose import AUTO, HEADS, PROPOSERS
 from headstart.sampling import Sampling
 from headstart.stats import Stats
 from headstart.timings import Timings
 
 Prompts = Sequence[Sequence[int]]
+
+NAMES = (PLAIN, AUTO, *(name for name in PROPOSERS if name not in NONE))
+"""What a measurement calls the proposers: plain decoding is one of them here."""
 
 _OPTION_USERS = {
     "heads": (*HEADS, "combined", AUTO),
@@ -107,11 +112,23 @@ def configure(
     own = own_options(proposers, options)
     made: list[Configuration] = []
     for name in proposers:
-        if name in AGAINST:
-            raise RequestError(f"{name} is no proposer but an engine of its own; measure it with --against {name}")
         proposing = _with_proposer(llm, name, num_nodes, own[name])
         made += [Proposing(name, proposing.with_rule(rule)) for rule in ([EXACT] if name == PLAIN else rules)]
     return made
+
+
+def check_proposers(names: Sequence[str], options: Mapping[str, Any], num_nodes: int | None, known: Sequence[str]) -> None:
+    """RequestError or HeadsError for names that are not ``known``, and for options that no model could follow."""
+    for name in names:
+        if name in AGAINST:
+            raise RequestError(f"{name} is no proposer but an engine of its own; measure it with --against {name}")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise RequestError(f"unknown proposer {name!r}; {hint}")
+    own = own_options(names, options)
+    for name in names:
+        check_guesser(name, num_nodes=None if name == PLAIN else num_nodes, **own[name])
 
 
 def own_options(proposers: Sequence[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -130,7 +147,7 @@ def own_options(proposers: Sequence[str], options: Mapping[str, Any]) -> dict[st
 
 def _users(option: str, value: Any) -> tuple[str, ...]:
     """The proposers that read an option; a folder of heads is for those of its kind."""
-    return (kind_of_heads(value), "combined") if option == "heads" else _OPTION_USERS[option]
+    return (kind_of_heads(value), "combined", AUTO) if option == "heads" else _OPTION_USERS[option]
 
 
 def _with_proposer(llm: LLM, name: str, num_nodes: int | None, own: Mapping[str, Any]) -> LLM:

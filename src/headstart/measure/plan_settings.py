@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from headstart.errors import RequestError, require
+from headstart.sampling import Sampling
 
 MEASURED_BATCHES = (1, 4)
 
@@ -23,6 +24,11 @@ class PlanSettings:
     gpu_hours: float | None = None  # device-hours of plain decoding a month, from which savings follow
 
     def __post_init__(self) -> None:
+        is_list = isinstance(self.proposers, list | tuple) and all(isinstance(name, str) for name in self.proposers)
+        require(is_list, "proposers", self.proposers, "a list of names, such as ['ngram', 'medusa']")
+        twice = next((name for name in self.proposers if self.proposers.count(name) > 1), None)
+        if twice is not None:
+            raise RequestError(f"proposer {twice} is given twice")
         is_nodes = self.nodes and all(type(n) is int and n >= 1 for n in self.nodes)
         require(is_nodes, "nodes", self.nodes, "a list of whole numbers, 1 or more")
         for name in ("limit", "max_tokens"):
@@ -33,6 +39,7 @@ class PlanSettings:
                 value,
                 f"a whole number, {MEASURED_BATCHES[-1]} or more",
             )
+        Sampling(temperature=self.temperature)
         for name in ("price", "gpu_hours"):
             value = getattr(self, name)
             fits = value is None or (isinstance(value, int | float) and math.isfinite(value) and value >= 0)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from headstart.errors import DataError, HeadsError, RequestError
+from headstart.guessers import NONE
 from headstart.llm import LLM
-from headstart.measure.configurations import Proposing
+from headstart.measure.configurations import Proposing, check_proposers
 from headstart.measure.plan_settings import MEASURED_BATCHES, PlanSettings
 from headstart.measure.points import Point, encoded
 from headstart.measure.prompts import Content, Prompt, PromptSet, prompt_set
@@ -28,11 +29,12 @@ from headstart.plan.economics import per_million
 from headstart.plan.forecast import Forward
 from headstart.plan.forecast_batches import BATCHES, Choice, Drafting, Line, Plain, best, choice
 from headstart.plan.verdict import better_head, break_even, saved, verdict
-from headstart.proposers.choose import HEADS
+from headstart.proposers.choose import AUTO, HEADS
 from headstart.sampling import Sampling
 from headstart.stats import Stats
 
 FORMAT, VERSION = "headstart-plan", 1
+_NAMES = ("ngram", "suffix", *HEADS, "combined")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,7 @@ def plan(
         raise RequestError(f"a plan has no option {unknown}; known are {', '.join(f.name for f in fields(PlanSettings))}")
     chosen = replace(settings or PlanSettings(), **named)
     read = prompt_set(prompts, chosen.limit)
-    if len(read.prompts) < MEASURED_BATCHES[-1]:
-        raise DataError(f"a plan needs {MEASURED_BATCHES[-1]} prompts or more and {read.name} has {len(read.prompts)}")
+    check_asked(chosen, read)
     show = progress or (lambda done, total, what: None)
     sampling = measured_sampling(Sampling(max_tokens=chosen.max_tokens, temperature=chosen.temperature))
     configurations, skipped = _configurations(llm, chosen)
@@ -99,9 +100,21 @@ def plan(
     )
 
 
+def check_asked(settings: PlanSettings, prompts: PromptSet) -> None:
+    """RequestError or DataError for what cannot be planned with any model, and so before one is loaded."""
+    if len(prompts.prompts) < MEASURED_BATCHES[-1]:
+        raise DataError(f"a plan needs {MEASURED_BATCHES[-1]} prompts or more and {prompts.name} has {len(prompts.prompts)}")
+    for name in settings.proposers:
+        if name in NONE:
+            raise RequestError(f"{name} decoding is what a plan compares with; leave it out of the proposers")
+        if name == AUTO:
+            raise RequestError("auto decides by itself what a plan would tell you; name what it chooses from, or nothing")
+    check_proposers(settings.proposers, {}, None, _NAMES)
+
+
 def _configurations(llm: LLM, settings: PlanSettings) -> tuple[list[Proposing], list[tuple[str, str]]]:
     """Plain first; proposers that nobody asked for by name are left out where the model cannot have them."""
-    names = settings.proposers or ("ngram", "suffix", *HEADS, "combined")
+    names = settings.proposers or _NAMES
     found, skipped = [Proposing(PLAIN, llm.with_proposer("none"))], []
     for name in names:
         try:

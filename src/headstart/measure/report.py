@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headstart.errors import DataError
+from headstart.folders import obstacle
 from headstart.measure import tables
 from headstart.measure.tables import Table, aligned
 
@@ -79,8 +80,8 @@ def check_writable(path: str | Path) -> None:
         reason = "it must name a file"
     elif not folder.is_dir():
         reason = f"there is no folder {folder}"
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        reason = f"the folder {folder} is read-only"
+    else:
+        reason = obstacle(folder)
     if reason is not None:
         raise DataError(f"cannot write {str(path)!r}: {reason}")
 

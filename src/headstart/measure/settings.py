@@ -58,6 +58,10 @@ class MeasureSettings:
         for name, value in (("limit", self.limit), ("repeat", self.repeat)):
             valid = (value is None and name == "limit") or (type(value) is int and value >= 1)
             require(valid, name, value, "a whole number, 1 or more")
+        for name in self.accept:
+            choose_rule(name)
+        for temperature in self.temperature:
+            Sampling(temperature=temperature)
         is_price = self.price is None or (_is(self.price, (int, float)) and math.isfinite(self.price) and self.price >= 0)
         require(is_price, "price", self.price, "a number, 0 or more: what an hour of the device costs")
         unknown = next((name for name in self.against if name not in AGAINST), None)

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from headstart.errors import RequestError, TrainingError, require
-from headstart.folders import recover, write_whole
+from headstart.errors import DataError, RequestError, TrainingError, require
+from headstart.folders import obstacle, recover, write_whole
 from headstart.heads.base import Acceptance
 from headstart.pretrain.folder import check_folder, is_finished, save_model
 from headstart.pretrain.model import FutureModel
@@ -78,6 +78,9 @@ def pretrain(
         raise RequestError(
             f"{out} holds the model of a finished run; give another folder, or replace it with resume=False (--no-resume)"
         )
+    reason = obstacle(folder.parent)
+    if reason is not None:
+        raise DataError(f"out cannot be written: {reason}; name another place")
     try:
         return _Run(files, folder, chosen, report).go(resume)
     except BrokenPipeError:

@@ -6,14 +6,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headstart.errors import RequestError, TrainingError, require
-from headstart.heads.base import check_place
+from headstart.errors import DataError, RequestError, TrainingError, require
+from headstart.folders import obstacle
+from headstart.heads.base import check_place, kind_of_heads
 from headstart.llm import LLM
 from headstart.target.loading import Loaded
 from headstart.train.base import Base
 from headstart.train.forms import check_kind
 from headstart.train.frozen import FrozenRun
 from headstart.train.joint.run import JointRun
+from headstart.train.mixture import kinds_of
 from headstart.train.result import Event, Report, TrainResult, silent
 from headstart.train.settings import TrainSettings
 from headstart.train.several import SeveralRun
@@ -53,6 +55,7 @@ def train(
     for kind in kinds:
         check_kind(kind, chosen)
         check_place(out if len(kinds) == 1 else Path(out) / kind)
+    _check_places(chosen, out, data, corpus, init, model_out)
     run = _run(kinds, chosen, Path(out), model_out, report)
     try:
         return run.go(Base.of(model, chosen.base_dtype, chosen.writer_dtype), data, corpus, init, resume)
@@ -77,6 +80,28 @@ def _run(
     if len(kinds) > 1:
         return SeveralRun(kinds, settings, out, report, time.monotonic())
     return FrozenRun(kinds[0], settings, out, report, time.monotonic())
+
+
+def _check_places(
+    settings: TrainSettings,
+    out: str | Path,
+    data: str | Path | None,
+    corpus: str | Path | None,
+    init: str | Path | None,
+    model_out: str | Path | None,
+) -> None:
+    """DataError or HeadsError, before minutes of work, for what cannot be written at the end or read at the beginning."""
+    folders = {"out": Path(out).absolute().parent, "corpus": corpus, "model_out": model_out}
+    for name, folder in folders.items():
+        reason = None if folder is None else obstacle(Path(folder))
+        if reason is not None:
+            raise DataError(f"{name} cannot be written: {reason}; name another place")
+    if data is None:
+        kinds_of(settings.kinds, settings.mixture)
+    elif not Path(data).exists() or Path(data).is_dir():
+        raise DataError(f"{data} cannot be read: there is no such file")
+    if init is not None:
+        kind_of_heads(init)
 
 
 def _check_arguments(

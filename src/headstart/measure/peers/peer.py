@@ -22,6 +22,13 @@ _ELSEWHERE = {
 """What other engines do differently, or not at all, and its value here that is off."""
 
 
+def check_comparable(name: str, sampling: Sampling) -> None:
+    """RequestError for what would not mean the same in the engine ``name``."""
+    for option, off in _ELSEWHERE.items():
+        if getattr(sampling, option) != off:
+            raise RequestError(f"option {option} cannot be compared with {name}; leave one of the two out")
+
+
 class Peer:
     """One engine on the file that ``target`` was loaded from. Its noise and its rounding are its own: only speed compares."""
 
@@ -36,10 +43,7 @@ class Peer:
         return False
 
     def run(self, prompts: Prompts, sampling: Sampling) -> BatchRun:
-        """One question to the worker, which times itself; RequestError for what would not mean the same there."""
-        for name, off in _ELSEWHERE.items():
-            if getattr(sampling, name) != off:
-                raise RequestError(f"option {name} cannot be compared with {self.name}; leave one of the two out")
+        """One question to the worker, which times itself."""
         room = [self._target.context_limit - len(prompt) for prompt in prompts]
         told = self._worker.ask(
             "answer",
