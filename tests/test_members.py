@@ -89,6 +89,20 @@ def test_a_member_that_is_off_is_tried_on_new_text() -> None:
     assert of.chosen([(old, 0)], 3, STEP) == ([], True)
 
 
+def test_what_was_in_vain_in_other_texts_does_not_put_off_the_second_trial_on_a_new_one() -> None:
+    """Nothing can be copied at a text's beginning; some steps later much may be."""
+    of = member(1e-6)
+    step = asked(of, Standing(gains=[0.0, None, None]), 2000, 0.0)[-1] + 1
+    of._doublings = 3  # as behind hundreds of dear failures
+    of._postpone(step, STEP, 1)
+    of._due = step + 64
+    new = Standing()
+    assert of.chosen([(new, 0)], step, STEP) == ([0], True)
+    of.earned(new, 0, 0.0, 0, is_probe=True)
+    later = next(later for later in range(step + 1, step + 65) if not of.is_idle(later))
+    assert later == step + 8
+
+
 def test_a_long_time_with_many_sequences_does_not_make_one_look_dear() -> None:
     cost = Cost()
     for _ in range(3):

@@ -157,7 +157,12 @@ class Member:
         Those with the largest gains are taken as long as the sum of gains less the cost of the call grows.
         """
         if self.is_idle(step):
-            return [i for i, (standing, _) in enumerate(standings) if standing.is_new], True
+            new = [i for i, (standing, _) in enumerate(standings) if standing.is_new]
+            if new and self._due:  # what was in vain in other texts does not put off the second trial on this one
+                due, self._doublings = self._due, 0
+                self._postpone(step, step_seconds, len(standings))
+                self._due = min(due, self._due)
+            return new, True
         if self._due:
             self._postpone(step, step_seconds, len(standings))
             return list(range(len(standings))), True
