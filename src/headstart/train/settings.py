@@ -73,7 +73,7 @@ class TrainSettings:
     joint_share: float = 0.5  # of the minutes, for the joint stage
     joint_epochs: float = 1.0  # passes of the joint stage over the corpus, at most
     joint_rows: int = 512  # supervised tokens in a joint step
-    joint_rate: float = 1e-3  # learning rate of the heads in the joint stage
+    joint_rate: float = 4e-4  # learning rate of the heads in the joint stage
     base_rate: float = 0.25  # learning rate of the base over that of the heads, in the joint stage
     heads_weight: float = 0.05  # of the heads' loss beside the base's distance from what it was (lambda_0)
     lora_rank: int = 32  # of the base's adapters
