@@ -103,6 +103,19 @@ def test_what_was_in_vain_in_other_texts_does_not_put_off_the_second_trial_on_a_
     assert later == step + 8
 
 
+def test_a_member_that_is_off_is_tried_on_new_text_where_the_cheaper_ones_are_not_sure() -> None:
+    """While a copy runs it can show nothing; the trial that counts comes when the copy ends."""
+    of, old, new = member(), Standing(gains=[0.0, None, None]), Standing()
+    of.earned(old, 0, 0.0, 0, is_probe=False)
+    assert of.chosen([(old, 0)], 1, STEP) == ([], False)
+    assert of.chosen([(new, 2)], 2, STEP) == ([0], True)
+    of.earned(new, 2, 0.0, 0, is_probe=True)
+    assert of.chosen([(new, 2)], 3, STEP) == ([], True)
+    assert of.chosen([(new, 0)], 4, STEP) == ([0], True)
+    of.earned(new, 0, 0.0, 0, is_probe=True)
+    assert of.chosen([(new, 0)], 5, STEP) == ([], True)
+
+
 def test_a_long_time_with_many_sequences_does_not_make_one_look_dear() -> None:
     cost = Cost()
     for _ in range(3):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -202,7 +203,13 @@ class AutoProposer:
         """Members that are on or due; all of them where a text is new, since nobody knows yet who guesses it well."""
         if any(sequence.key not in self._books for sequence in sequences):
             return self.members
-        return [member for member in self.members if not member.is_idle(self._step)]
+        keys = [sequence.key for sequence in sequences]
+        return [member for member in self.members if not member.is_idle(self._step) or self._is_untried(member, keys)]
+
+    def _is_untried(self, member: Member, keys: Iterable[int]) -> bool:
+        """Whether a member waits for a place in one of these texts where it can show what it is worth."""
+        books = [self._books[key] for key in keys if key in self._books]  # not of those that have just left
+        return any(_standing(book, member).is_untried for book in books)
 
     def _may_rest(self, pending: _Pending) -> bool:
         """Whether nobody is asked in the next step either, so that nothing of this one matters; some are timed all the same."""
@@ -218,7 +225,7 @@ class AutoProposer:
             return False
         if pending.is_steady or member.hears_all or any(asked.member is member for asked in pending.asked):  # or asked again
             return False
-        return member.is_idle(self._step + 1)
+        return member.is_idle(self._step + 1) and not self._is_untried(member, [s.key for s in pending.sequences])
 
     def _must_time_plain(self, num_rows: int) -> bool:
         """Whether plain decoding was not timed for so long that its price is a guess."""

@@ -105,6 +105,11 @@ class Standing:
         """Whether the member was never asked for this sequence."""
         return all(gain is None for gain in self.gains)
 
+    @property
+    def is_untried(self) -> bool:
+        """Whether the member was never asked where nobody else was sure, which is where it is worth most."""
+        return self.gains[0] is None
+
     def num_asked(self, most: int) -> int:
         """Nodes to ask for: a few more than lately found a row."""
         return min(most, math.ceil(_GROWTH * self.size) + _SPARE_SIZE)
@@ -157,7 +162,7 @@ class Member:
         Those with the largest gains are taken as long as the sum of gains less the cost of the call grows.
         """
         if self.is_idle(step):
-            new = [i for i, (standing, _) in enumerate(standings) if standing.is_new]
+            new = [i for i, (standing, where) in enumerate(standings) if standing.is_new or (standing.is_untried and not where)]
             if new and self._due:  # what was in vain in other texts does not put off the second trial on this one
                 due, self._doublings = self._due, 0
                 self._postpone(step, step_seconds, len(standings))
