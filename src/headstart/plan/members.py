@@ -11,8 +11,8 @@ heads are worth little while a long copy runs, and much where it ends.
 *Probing*: a member that lately earned less than its cost, but more than half of it, goes on being asked as often as the
 expected loss fits into half a per cent of the time, so that some unlucky steps decide nothing. One that earns less still is
 off: asked again now and then, which takes at most half a per cent of the time and ever less while it fails, and for each new
-text at once, once more where the cheaper members are not sure of what follows. Its nodes take no row unless they pay. A probe whose right guesses would have paid is repeated at once, so that text
-which becomes predictable is noticed within a few steps.
+text at once, once more where the cheaper members are not sure of what follows. Its nodes take no row unless they pay. A probe
+whose right guesses would have paid is repeated at once, so that text which becomes predictable is noticed within a few steps.
 """
 
 from __future__ import annotations
