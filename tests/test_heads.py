@@ -344,3 +344,32 @@ def test_the_same_definition_runs_on_torch_and_lets_gradients_through(layout: st
         np.testing.assert_allclose(ops.numpy(a), b, rtol=1e-3, atol=1e-4)
     torch.stack([x.square().sum() for x in logits]).sum().backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in tensors.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"base": {"fingerprint": "x", "hidden_size": 8, "vocab_size": "9"}}, "a size of the base is '9'"),
+        ({"base": {"fingerprint": "x", "hidden_size": None, "vocab_size": 9}}, "a size of the base is None"),
+        ({"base": {"fingerprint": "x"}}, "cannot be read"),
+        ({"base": 5}, "cannot be read"),
+        ({"acceptance": {"accuracies": 5}}, "cannot be read"),
+        ({"kind": ["medusa"]}, "unknown kind"),
+        (None, "is damaged"),
+    ],
+)
+def test_a_config_of_other_types_is_one_clear_line(tmp_path: Path, change: dict[str, Any] | None, reason: str) -> None:
+    base = {"fingerprint": "x", "hidden_size": 8, "vocab_size": 9, "name": "b"}
+    config = {"format": "headstart-heads", "version": 1, "kind": "medusa", "sizes": {}, "base": base}
+    text = "[" * 100_000 if change is None else json.dumps(config | change)
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(HeadsError, match=reason) as caught:
+        load_heads(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_counts_of_heads_and_blocks_are_bounded_since_their_tensors_are_listed() -> None:
+    wrong: Any
+    for wrong in ({"num_heads": 10**9}, {"num_blocks": None}, {"num_blocks": 2**40}, {"num_heads": True}):
+        with pytest.raises(HeadsError, match="it must be a whole number from 1 to 1024"):
+            MedusaConfig(**({"num_heads": 2, "hidden_size": 8, "vocab_size": 9} | wrong))

@@ -126,6 +126,44 @@ def test_what_only_one_record_has_is_named_and_other_prompts_are_refused(record:
         compare(record, other)
 
 
+@pytest.mark.parametrize(
+    ("names", "value"),
+    [
+        (("configurations",), 5),
+        (("configurations", 0), "x"),
+        (("configurations", 0, "acceptance_length"), None),
+        (("configurations", 1, "answers"), {}),
+        (("configurations", 1, "speedup"), "fast"),
+        (("prompts",), []),
+        (("machine",), None),
+        (("targets",), 3),
+    ],
+)
+def test_a_damaged_record_is_one_clear_line(
+    record: dict[str, Any], names: tuple[Any, ...], value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged: Any = copy.deepcopy(record)
+    place = damaged
+    for name in names[:-1]:
+        place = place[name]
+    place[names[-1]] = value
+    whole, path = tmp_path / "whole.json", tmp_path / "damaged.json"
+    whole.write_text(json.dumps(record), encoding="utf-8")
+    path.write_text(json.dumps(damaged), encoding="utf-8")
+    found = [
+        (app.run(line), capsys.readouterr())
+        for line in (
+            ["measure", "--record", str(path), "--html", str(tmp_path / "x.html")],
+            ["measure", "--compare", str(whole), str(path)],
+        )
+    ]
+    refused = [written.err for status, written in found if status]
+    assert refused
+    for err in refused:
+        last = err.splitlines()[-1]  # behind the record's own notes
+        assert last.startswith("error: ") and "damaged.json is damaged (" in last
+
+
 # CSV
 
 

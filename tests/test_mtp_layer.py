@@ -108,7 +108,7 @@ def test_loading_gives_exactly_what_was_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head_dim": 0}, "head_dim is 0; it must be a whole number from 1 on"),
+        ({"head_dim": 0}, "head_dim is 0; it must be a whole number from 1 to"),
         ({"head_dim": 7}, "head_dim is 7; it must be even"),
         ({"num_key_value_heads": 3}, "num_attention_heads must be a multiple of num_key_value_heads"),
         ({"rope_theta": 0.0}, "rope_theta is 0.0; it must be a finite number above 0"),

@@ -93,12 +93,15 @@ def measure(
         records.servers(url, model, prompts, MeasureSettings(**(given(settings) if settings else {})), json)
         return
     if record is not None:
+        from headstart.measure.record import reading
+
         records.refuse_others("record", others | {"--url": url})
-        report = records.saved(record)
-    elif model is None:
+        with reading(record):
+            _write(records.saved(record), explain, json, csv, html)
+        return
+    if model is None:
         raise RequestError("name a model to measure, such as smollm2; or saved records, with --record or --compare")
-    else:
-        report = _measure(model, prompts, proposer, original, explain, settings, engine, proposers, sampling)
+    report = _measure(model, prompts, proposer, original, explain, settings, engine, proposers, sampling)
     _write(report, explain, json, csv, html)
 
 

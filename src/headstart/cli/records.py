@@ -23,19 +23,20 @@ def compare(paths: tuple[str, str], json: str | None) -> None:
     """Show two records side by side; ModelError if the second is worse."""
     from headstart.cli.terminal import STDOUT, heading, remark, table, write_json
     from headstart.measure.compare import compare as compare_records
-    from headstart.measure.record import read_record
+    from headstart.measure.record import read_record, reading
 
-    found = compare_records(*map(read_record, paths))
+    with reading(*paths):
+        found = compare_records(*map(read_record, paths))
+        side, described, problem = found.table(), found.describe(), found.problem
     if json != STDOUT:
-        side = found.table()
         heading(f"{side.title} (A: {paths[0]}, B: {paths[1]})")
         table(side.header, side.rows)
         for note in found.notes:
             remark(note)
     if json is not None:
-        write_json(json, found.describe())
-    if found.problem is not None:
-        raise ModelError(found.problem)
+        write_json(json, described)
+    if problem is not None:
+        raise ModelError(problem)
 
 
 def servers(urls: str, model: str | None, prompts: str | None, settings: MeasureSettings, json: str | None) -> None:

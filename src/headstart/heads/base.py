@@ -312,7 +312,7 @@ def _read_config(path: FilePath) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise HeadsError(f"{path} is not a heads folder: {CONFIG_FILE} is missing") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise HeadsError(f"{file} is damaged ({error})") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise HeadsError(f"{file} does not describe heads: its 'format' is not {FORMAT!r}")
@@ -331,6 +331,9 @@ def _kind(path: FilePath, config: Mapping[str, Any]) -> str:
 def _card(path: FilePath, config: Mapping[str, Any]) -> HeadsCard:
     try:
         base = BaseIdentity(**config["base"])
+        for size in (base.hidden_size, base.vocab_size):
+            if type(size) is not int:
+                raise TypeError(f"a size of the base is {size!r}")
         measured = config.get("acceptance")
         acceptance = None if measured is None else Acceptance.from_record(measured)
         return HeadsCard(base, acceptance, dict(config.get("provenance") or {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from headstart.errors import HeadsError
 from headstart.heads.base import DRAFT_VOCAB, HeadsCard, HeadsConfig, Tensors
 from headstart.heads.operations import Array, Operations
+
+_MOST, _MOST_COUNTED = 1 << 31, 1 << 10  # of a width, and of layers, blocks or heads, whose tensors are listed by name
 
 
 class OutputWeights(Protocol):
@@ -27,11 +29,15 @@ class OutputWeights(Protocol):
 
 
 def require_counts(config: HeadsConfig, names: Iterable[str]) -> None:
-    """HeadsError that names the first of these sizes that is no whole number from 1 on; None is allowed."""
+    """HeadsError that names the first of these sizes that is no whole number in reach; None is allowed as a default."""
+    defaults = {entry.name: entry.default for entry in fields(cast(Any, config))}
     for name in names:
         value = getattr(config, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise HeadsError(f"{config.kind} heads: {name} is {value!r}; it must be a whole number from 1 on")
+        if value is None and defaults[name] is None:
+            continue
+        most = _MOST_COUNTED if name.startswith("num_") else _MOST
+        if type(value) is not int or not 1 <= value <= most:
+            raise HeadsError(f"{config.kind} heads: {name} is {value!r}; it must be a whole number from 1 to {most}")
 
 
 def checked_vocab(kind: str, ids: Iterable[int] | None, vocab_size: int) -> tuple[int, ...] | None:

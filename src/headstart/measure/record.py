@@ -7,7 +7,8 @@ version alone and says so: what a field means may change with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,7 +57,7 @@ def read_record(path: str | Path) -> dict[str, Any]:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"cannot read the record {path}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(f"{path} is no JSON; give a file that `headstart measure --json` wrote") from None
     name, version = (found.get("format"), found.get("version")) if isinstance(found, Mapping) else (None, None)
     if name != FORMAT:
@@ -65,6 +66,16 @@ def read_record(path: str | Path) -> dict[str, Any]:
     if version != VERSION:
         raise DataError(f"{path} is a record of version {version} and this program reads version {VERSION}; measure anew")
     return dict(found)
+
+
+@contextmanager
+def reading(*paths: str | Path) -> Iterator[None]:
+    """DataError where something is missing from the records of these files, or is not what it must be, while they are shown."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"{' or '.join(map(str, paths))} is damaged ({what}); measure anew") from error
 
 
 def dead_drafts(measured: Sequence[Measured]) -> list[str]:
