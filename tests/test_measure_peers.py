@@ -155,3 +155,10 @@ def test_only_the_file_that_was_loaded_is_taken(llm: LLM) -> None:
     llm.location = None
     with pytest.raises(UnavailableError, match="--url"):
         gguf_file(llm, "or --url")
+
+
+def test_a_python_without_an_engine_is_known_by_what_the_engine_imports_first() -> None:
+    package = against_module.PACKAGES["openvino"]
+    source = (against_module._PEERS / package.file).read_text(encoding="utf-8")
+    imported = [line.split()[1] for line in source.splitlines() if line.startswith("import ")]
+    assert package.module == next(name for name in imported if name.startswith("openvino"))

@@ -53,7 +53,7 @@ class Package:
 
 PACKAGES = {
     LLAMA_CPP: Package("llama_cpp_engine.py", "llama_cpp", "llama-cpp-python", "llama-server"),
-    OPENVINO: Package("openvino_engine.py", "openvino_genai", "openvino-genai", "model server"),
+    OPENVINO: Package("openvino_engine.py", "openvino", "openvino-genai", "model server"),
 }
 
 
