@@ -81,10 +81,10 @@ def filled(block: re.Match[str]) -> str:
 
 
 def speed(file: str) -> str:
-    """Speed of every configuration of a record, over transformers' own ``generate``."""
+    """Speed of every configuration of a record, over the first of the other engines in it."""
     record = read(file)
     entries = record["configurations"]
-    base = next(entry for entry in entries if entry["proposer"] == "transformers")
+    base = next(entry for entry in entries if entry["proposer"] in ENGINES)
     rows = [
         [
             NAMES[entry["proposer"]],
@@ -96,7 +96,7 @@ def speed(file: str) -> str:
         ]
         for entry in sorted(entries, key=lambda entry: entry["tokens_per_second"])
     ]
-    header = ["decoded with", "L", "ms per token", "tokens/s", "over transformers", "same tokens as plain"]
+    header = ["decoded with", "L", "ms per token", "tokens/s", f"over {base['proposer']}", "same tokens as plain"]
     return table(header, rows) + "\n\n" + measured(record)
 
 
@@ -423,9 +423,9 @@ CHILDREN = {
     ("block", "drawn"): "drawn",
     ("typical", "likeliest"): "the likeliest (lossy)",
 }
-NAMES = {
+ENGINES = {"transformers": "transformers `generate`", "llama.cpp": "llama.cpp, plain", "openvino": "OpenVINO GenAI, plain"}
+NAMES = ENGINES | {
     "plain": "Headstart, plain",
-    "transformers": "transformers `generate`",
     "ngram": "`ngram`",
     "suffix": "`suffix`",
     "combined": "`combined`",
