@@ -622,7 +622,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TrainingError, match=r"file.* cannot be read or written"):
+    with pytest.raises(DataError, match=r"cannot be written: .*file is no folder; name another place"):
         run(tmp_path, **options)
 
 

@@ -55,8 +55,9 @@ def train(
     for kind in kinds:
         check_kind(kind, chosen)
         check_place(out if len(kinds) == 1 else Path(out) / kind)
-    _check_places(chosen, out, data, corpus, init, model_out)
     run = _run(kinds, chosen, Path(out), model_out, report)
+    of_one = init if len(kinds) == 1 else None  # several refuse it, whatever it names
+    _check_places(chosen, out, data, corpus, of_one, model_out)
     try:
         return run.go(Base.of(model, chosen.base_dtype, chosen.writer_dtype), data, corpus, init, resume)
     except BrokenPipeError:
