@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,7 +57,8 @@ class Fake(BaseHTTPRequestHandler):
         events: list[dict[str, Any]] = [{"choices": [{"delta": {"role": "assistant", "content": ""}}]}]
         events += [{"choices": [{"delta": {"content": word}}]} for word in words]
         events += [{"choices": [], "usage": {"completion_tokens": 4}}]
-        self._send("".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n")
+        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+        self._send(text if server.sends is None else server.sends(text))
 
     def _send(self, text: str) -> None:
         self.send_response(200)
@@ -71,6 +73,7 @@ def servers() -> Iterator[list[Any]]:
     for answers in (None, 7):
         server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Fake)
         server.answers, server.asked, server.lock, server.status = answers, [], threading.Lock(), 200
+        server.sends = None  # what goes out instead of an answer's text
         server.url = f"http://127.0.0.1:{server.server_port}"
         threading.Thread(target=server.serve_forever, daemon=True).start()
         made.append(server)
@@ -109,6 +112,54 @@ def test_a_server_that_does_not_answer_is_one_clear_line(servers: list[Any]) -> 
         measure_servers(["http://127.0.0.1:9"], prompts, Request())
     with pytest.raises(DataError, match="is no address"):
         measure_servers(["localhost:8000"], prompts, Request())
+
+
+@pytest.mark.parametrize(
+    "url, told",
+    [
+        ("http://local host:80", "is no address"),
+        ("http://127.0.0.1:abc", "is no address"),
+        ("http://[::1", "is no address"),
+        ("http://a..b", "is no address|cannot be reached"),
+    ],
+)
+def test_an_address_that_is_none_is_one_clear_line(url: str, told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        measure_servers([url], prompt_set(PROMPTS[:1]), Request())
+
+
+@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.2\r\n", b""])
+def test_an_address_without_http_is_one_clear_line(greeting: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            caller, _ = listener.accept()
+            with caller:
+                caller.recv(1 << 16)
+                caller.sendall(greeting)
+
+        threading.Thread(target=greet, daemon=True).start()
+        with pytest.raises(DataError, match=r"does not speak HTTP|cannot be reached"):
+            measure_servers([f"http://127.0.0.1:{listener.getsockname()[1]}"], prompt_set(PROMPTS[:1]), Request())
+
+
+@pytest.mark.parametrize(
+    "event",
+    ["[1]", "3", '{"choices": [1]}', '{"choices": [{"delta": {"content": 1}}]}', '{"usage": {"completion_tokens": "x"}}'],
+)
+def test_an_event_of_another_form_is_one_clear_line(servers: list[Any], event: str) -> None:
+    servers[0].sends = lambda text: f"data: {event}\n\n" + text
+    with pytest.raises(DataError, match="none of a chat completion"):
+        measure_servers([servers[0].url], prompt_set(PROMPTS[:1]), Request())
+
+
+def test_an_answer_that_breaks_off_is_not_counted_as_a_whole_one(servers: list[Any]) -> None:
+    servers[0].sends = lambda text: text[: text.index(" b")]
+    with pytest.raises(DataError, match=r"no JSON|broke off"):
+        measure_servers([servers[0].url], prompt_set(PROMPTS[:1]), Request())
+    servers[0].sends = lambda text: text[: text.index("data: [DONE]")]
+    with pytest.raises(DataError, match="broke off an answer behind 4 pieces"):
+        measure_servers([servers[0].url], prompt_set(PROMPTS[:1]), Request())
 
 
 def test_servers_on_the_command_line(servers: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ without these counters is measured all the same, and its L is not known.
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import time
@@ -17,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -204,43 +206,79 @@ def _ask(server: Served, prompt: Prompt, request: Request) -> Reply:
     pieces: list[str] = []
     first = last = 0.0
     counted: int | None = None
+    is_whole = False
     with _open(f"{server.url}/v1/chat/completions", body) as answer:
         for event in _events(answer, server.url):
-            counted = (event.get("usage") or {}).get("completion_tokens", counted)
-            for choice in event.get("choices") or []:
-                piece = (choice.get("delta") or {}).get("content")
-                if piece:
-                    last = time.perf_counter() - started
-                    first = first or last
-                    pieces.append(piece)
+            counted = event.counted if event.counted is not None else counted
+            is_whole = is_whole or event.is_end
+            if event.text:
+                last = time.perf_counter() - started
+                first = first or last
+                pieces.append(event.text)
+    if not is_whole:
+        raise DataError(f"{server.url} broke off an answer behind {len(pieces)} pieces; look at its log, then measure anew")
     return Reply("".join(pieces), len(pieces) if counted is None else counted, first, last)
 
 
-def _events(answer: Any, url: str) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What one event of a stream says."""
+
+    text: str = ""
+    counted: int | None = None  # tokens so far, where the server says it
+    is_end: bool = False
+
+
+def _events(answer: Any, url: str) -> Iterator[Event]:
     for line in answer:
         text = line.decode("utf-8", "replace").strip()
-        if not text.startswith("data:") or text == "data: [DONE]":
+        if not text.startswith("data:"):
             continue
+        text = text.removeprefix("data:").strip()
+        yield Event(is_end=True) if text == "[DONE]" else _event(text, url)
+
+
+def _event(text: str, url: str) -> Event:
+    try:
+        event = json.loads(text)
+    except (ValueError, RecursionError):
+        raise DataError(f"{url} sent an event that is no JSON: {text[:80]}") from None
+    if isinstance(event, dict) and "error" in event:
+        raise DataError(f"{url} refused: {event['error']}")
+    try:
+        choices = event.get("choices") or []
+        pieces = [(choice.get("delta") or {}).get("content") or "" for choice in choices]
+        counted = (event.get("usage") or {}).get("completion_tokens")
+        is_end = any(choice.get("finish_reason") for choice in choices)
+        return Event("".join(pieces), None if counted is None else int(counted), is_end)
+    except (AttributeError, TypeError, ValueError):
+        raise DataError(f"{url} sent an event that is none of a chat completion: {text[:80]}") from None
+
+
+@contextmanager
+def _open(url: str, body: Mapping[str, Any] | None = None) -> Iterator[Any]:
+    with _asked(url, body) as answer:
         try:
-            event = json.loads(text.removeprefix("data:"))
-        except ValueError:
-            raise DataError(f"{url} sent an event that is no JSON: {text[:80]}") from None
-        if "error" in event:
-            raise DataError(f"{url} refused: {event['error']}")
-        yield event
+            yield answer
+        except (http.client.HTTPException, OSError) as error:
+            raise DataError(f"{url} broke off its answer ({error}); look at its log, then measure anew") from None
 
 
-def _open(url: str, body: Mapping[str, Any] | None = None) -> Any:
+def _asked(url: str, body: Mapping[str, Any] | None) -> Any:
     if not url.startswith(("http://", "https://")):
         raise DataError(f"{url} is no address; it begins with http:// or https://")
     data = None if body is None else json.dumps(body).encode()
-    asked = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
+        asked = urllib.request.Request(url, data, {"Content-Type": "application/json"})
         return urllib.request.urlopen(asked, timeout=_PATIENCE)
     except urllib.error.HTTPError as error:
         with error:
             reason = error.read().decode("utf-8", "replace").strip()[:200]
         raise DataError(f"{url} answers {error.code}: {reason}") from None
-    except (urllib.error.URLError, OSError) as error:
+    except OSError as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
         raise DataError(f"{url} cannot be reached: {why}; start the server, or correct the address") from None
+    except (http.client.InvalidURL, ValueError) as error:
+        raise DataError(f"{url} is no address: {error}") from None
+    except http.client.HTTPException as error:
+        raise DataError(f"{url} does not speak HTTP ({str(error).strip() or 'no answer'}); correct the address") from None
