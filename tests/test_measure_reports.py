@@ -127,6 +127,34 @@ def test_what_only_one_record_has_is_named_and_other_prompts_are_refused(record:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"), [("presence_penalty", 0.5), ("top_p", 0.9), ("seed", 7), ("logit_bias", {"5": 1.0})]
+)
+def test_records_of_other_sampling_are_refused(record: dict[str, Any], name: str, value: Any) -> None:
+    other = copy.deepcopy(record)
+    other["sampling"][name] = value
+    with pytest.raises(DataError, match=f"of different sampling .{name} is"):
+        compare(record, other)
+
+
+def test_chance_has_no_part_in_records_of_temperature_0(record: dict[str, Any]) -> None:
+    greedy = copy.deepcopy(record)
+    greedy["configurations"] = [e for e in record["configurations"] if not e["temperature"]]
+    other = copy.deepcopy(greedy)
+    other["sampling"] |= {"seed": 7, "top_p": 0.9, "temperature": 0.3}
+    assert compare(greedy, other).notes == ()
+
+
+def test_other_engines_and_nodes_are_noted(record: dict[str, Any]) -> None:
+    other = copy.deepcopy(record)
+    record = record | {"kv_dtype": "bfloat16"}
+    other["engine"], other["kv_dtype"] = "other", "float32"
+    other["configurations"][1]["nodes"] += 1
+    notes = compare(record, other).notes
+    assert notes[0].startswith("the engines are") and notes[1].startswith("the cache's dtypes are") and len(notes) == 3
+    assert notes[2].startswith("proposer ngram") and "drafts have" in notes[2]
+
+
+@pytest.mark.parametrize(
     ("names", "value"),
     [
         (("configurations",), 5),

@@ -8,12 +8,16 @@ difference is noise.
 Plain decoding's own tokens a second are shown and not judged: a change there is the machine's, or that of the engine
 itself, and the records cannot tell which.
 
+Other parameters of sampling give other texts, whose L and times are no one's progress: such records are refused. What else
+differs (model, engine, machine, nodes) is noted.
+
 Worse, and so a failure for whoever asks from a script: a speedup or an L below that of A beyond noise, or faults where A
 had fewer.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +30,9 @@ from headstart.measure.tables import AXES, Table, name_of, varied
 Record = Mapping[str, Any]
 Entry = Mapping[str, Any]
 _KEY = ("proposer", "accept", *AXES)
+_OWN_AXES = ("temperature", "max_tokens")  # of sampling: each configuration has its own
+_NO_TEXT = ("n", "logprobs")  # parameters of sampling that leave the text as it is
+_CHANCE = ("seed", "top_k", "top_p", "min_p")  # idle at temperature 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ class Comparison:
 
 
 def compare(a: Record, b: Record) -> Comparison:
-    """B over A; DataError if they are of different prompts or share no configuration."""
+    """B over A; DataError if they are of different prompts or sampling, or share no configuration."""
     if (a["prompts"]["sha256"], a["prompts"]["ids"]) != (b["prompts"]["sha256"], b["prompts"]["ids"]):
         raise DataError(f"the records are of different prompts ({_prompts(a)} and {_prompts(b)}); measure both on the same")
     ours, theirs = ({tuple(e[name] for name in _KEY): e for e in record["configurations"]} for record in (a, b))
@@ -127,18 +134,37 @@ def compare(a: Record, b: Record) -> Comparison:
         raise DataError(
             "the records share no configuration: proposer, rule, dtype, batch, temperature and lengths must be equal"
         )
+    _refuse_other_sampling(a, b, any(key[_KEY.index("temperature")] for key in shared))
     notes = [
         f"{where} {name} are {record_a} and {record_b}"
         for where, name, record_a, record_b in (
             ("the", "models", a["model"], b["model"]),
+            ("the", "engines", a["engine"], b["engine"]),
+            ("the", "cache's dtypes", a.get("kv_dtype"), b.get("kv_dtype")),
             ("the", "machines", a["machine"]["cpu"], b["machine"]["cpu"]),
             ("the", "commits", a["commit"], b["commit"]),
         )
-        if record_a != record_b
+        if record_a != record_b and None not in (record_a, record_b)  # None: not known
+    ]
+    notes += [
+        f"{_named(key)}: drafts have {ours[key]['nodes']} nodes in A and {theirs[key]['nodes']} in B"
+        for key in shared
+        if ours[key]["nodes"] != theirs[key]["nodes"]
     ]
     notes += [f"in A alone: {_named(key)}" for key in ours if key not in theirs]
     notes += [f"in B alone: {_named(key)}" for key in theirs if key not in ours]
     return Comparison(tuple(_compared(key, ours, theirs) for key in shared), tuple(notes))
+
+
+def _refuse_other_sampling(a: Record, b: Record, is_drawn: bool) -> None:
+    idle = (*_OWN_AXES, *_NO_TEXT, *(() if is_drawn else _CHANCE))
+    ours, theirs = (json.loads(json.dumps(record["sampling"])) for record in (a, b))  # a report's own has tuples
+    for name in ours:
+        if name not in idle and ours[name] != theirs.get(name):
+            raise DataError(
+                f"the records are of different sampling ({name} is {ours[name]} and {theirs.get(name)}), and so of different "
+                "texts; measure both with the same"
+            )
 
 
 def _compared(key: tuple[Any, ...], ours: Mapping[Any, Entry], theirs: Mapping[Any, Entry]) -> Compared:

@@ -40,6 +40,7 @@ def record_head(llms: Sequence[LLM], prompts: PromptSet, settings: MeasureSettin
         "model": without_path(target.name),
         "engine": target.engine,
         "dtype": ", ".join(llm.target.dtype for llm in llms),
+        "kv_dtype": getattr(target, "kv_dtype", None),
         "machine": machine() | runtime(target.engine),
         "source": without_paths(llms[0].source),
         "versions": versions(),
