@@ -6,6 +6,7 @@ import copy
 import csv
 import io
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,9 +24,13 @@ from headstart.measure.compare import compare
 from headstart.measure.page.page import page
 from headstart.measure.page.steps import steps
 from headstart.measure.page.svg import Bar, Series, bars, lines, number
-from headstart.measure.report import Report, as_csv
+from headstart.measure.prompts import prompt_set
+from headstart.measure.record import record_head
+from headstart.measure.report import Report, as_csv, as_json
+from headstart.measure.settings import MeasureSettings
 from headstart.plan.profile import Profile
 from headstart.proposers.choose import Guesser
+from headstart.sampling import Sampling
 from headstart.target.limits import Limits
 from scripted import random_target
 
@@ -134,6 +139,31 @@ def test_records_of_other_sampling_are_refused(record: dict[str, Any], name: str
     other["sampling"][name] = value
     with pytest.raises(DataError, match=f"of different sampling .{name} is"):
         compare(record, other)
+
+
+def test_json_is_what_any_reader_takes(record: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(name: str) -> float:
+        raise AssertionError(name)
+
+    one = copy.deepcopy(record)
+    one["prompts"]["ids"] = one["prompts"]["ids"][:1]
+    for entry in one["configurations"]:
+        entry["answers"] = {name: values[:1] for name, values in entry["answers"].items()}
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps(one), encoding="utf-8")
+    assert app.run(["measure", "--compare", str(path), str(path), "--json", "-"]) == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert (told["compared"][0]["speed"]["low"], told["compared"][0]["speed"]["high"]) == (0.0, None)
+    assert json.loads(as_json({"a": (float("nan"), 1.5, [{"b": float("-inf")}])}), parse_constant=refuse) == {
+        "a": [None, 1.5, [{"b": None}]]
+    }
+
+
+def test_a_ban_is_recorded_as_the_option_takes_it() -> None:
+    tokenizer = chat_tokenizer()
+    llm = LLM(random_target(3, tokenizer.vocab_size, memory=1), tokenizer, Guesser("none", None, 0))
+    found = record_head([llm], prompt_set(["hi"]), MeasureSettings(), Sampling(logit_bias={5: -math.inf, 6: 1.0}))
+    assert found["sampling"]["logit_bias"] == {5: "-inf", 6: 1.0}
 
 
 def test_chance_has_no_part_in_records_of_temperature_0(record: dict[str, Any]) -> None:

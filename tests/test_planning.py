@@ -86,7 +86,11 @@ def test_what_if_answers_in_sentences_and_numbers() -> None:
     assert found.figures["with_better_p"]["p"] == pytest.approx(0.75)
     assert found.figures["per_million_tokens"]["plain"] == pytest.approx(20.0)
     assert found.figures["savings"] == pytest.approx(360 * (1 - 25 / (2.533 * 20)))
-    assert "a head with p = 0.75 instead of 0.70 gives" in " ".join(found.lines)
+    assert "a head with p = 0.75 instead of 0.7 gives" in " ".join(found.lines)
+    found = answer(WhatIf(l=1, t_model=20, t_overhead=10), price=2, device_hours=1000)
+    assert found.lines[-1] == "1000 device-hours a month at 2 each cost 2000 in its currency; drafting costs 1000 more"
+    found = answer(WhatIf(p=1, k=3, t_model=20))
+    assert "instead of" not in " ".join(found.lines) and "with_better_p" not in found.figures
     assert answer(WhatIf(p=0.01, t_model=1, t_overhead=9)).lines[0] == "no number of drafted tokens pays at p = 0.01"
 
 
@@ -103,6 +107,7 @@ def test_what_if_answers_in_sentences_and_numbers() -> None:
         ({"l": 2, "t_model": 3, "t_draft": 1}, {}, "t_draft has no effect without p"),
         ({"l": 2, "t_model": 0}, {}, "t_model is 0"),
         ({"l": 2, "t_model": float("nan")}, {}, "t_model is nan"),
+        ({"l": 2}, {}, "l alone gives nothing: add t_model"),
         ({"l": 2}, {"price": 1.0}, "price has no effect without t_model"),
         ({"l": 2, "t_model": 1}, {"device_hours": 1.0}, "gpu_hours has no effect without price"),
         ({"l": 2, "t_model": 1}, {"price": -1.0}, "price is -1.0"),
@@ -174,8 +179,10 @@ def test_break_even_and_a_better_head_in_words() -> None:
     assert told is not None
     assert told.startswith(f"p from 0.70 to 0.75 gives L = {length:.2f} and {length * 2.5 / 3:.2f} instead of")
     assert better_head(choice(PLAIN, drafting(9.0), 1), 3) is None
-    assert saved(one, 100, 2.0) == "of 100 device-hours a month at 2 each, 105.3 are saved at batch 1"
-    assert "are lost" in saved(_choices(0.5)[0], 100, 2.0)
+    assert saved(one, 100, 2.0) == (
+        "at batch 1, 100 device-hours a month at 2 each cost 200 in its currency; drafting saves 105.3 of it"
+    )
+    assert "drafting costs 200 more" in saved(_choices(0.5)[0], 100, 2.0)
 
 
 # the measured plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headstart.llm import Answer, Step
-from headstart.measure.report import check_writable, save_json
+from headstart.measure.report import as_json, check_writable, save_json
 from headstart.measure.tables import aligned
 from headstart.plan.explain import tables
 
@@ -73,7 +72,7 @@ def check_json(target: str | None) -> None:
 def write_json(target: str, value: Any) -> None:
     """Write JSON to a file or, for ``-``, to stdout."""
     if target == STDOUT:
-        say(json.dumps(value, indent=1, ensure_ascii=False))
+        say(as_json(value))
     else:
         save_json(target, value)
 

@@ -7,6 +7,7 @@ version alone and says so: what a field means may change with it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -46,10 +47,16 @@ def record_head(llms: Sequence[LLM], prompts: PromptSet, settings: MeasureSettin
         "versions": versions(),
         "commit": commit(),
         "prompts": prompts.describe(),
-        "sampling": asdict(sampling),
+        "sampling": _described(sampling),
         "repeat": settings.repeat,
         "price": settings.price,
     }
+
+
+def _described(sampling: Sampling) -> dict[str, Any]:
+    """Its fields; a ban is the word that ``--logit-bias`` takes, since JSON has no infinity."""
+    biases = {token: bias if math.isfinite(bias) else str(bias) for token, bias in sampling.logit_bias.items()}
+    return asdict(sampling) | {"logit_bias": biases}
 
 
 def read_record(path: str | Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -88,7 +89,20 @@ def check_writable(path: str | Path) -> None:
 
 def save_json(path: str | Path, value: Any) -> None:
     """Write one JSON object: a reader sees the old file or the new one."""
-    save_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    save_text(path, as_json(value) + "\n")
+
+
+def as_json(value: Any) -> str:
+    """JSON that any reader takes: a number that is none, or without bound, is null there, and so is an interval's open end."""
+    return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(entry) for name, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def save_text(path: str | Path, text: str) -> None:

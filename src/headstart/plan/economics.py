@@ -75,3 +75,10 @@ def per_million(device_seconds: float, price: float) -> float:
 def savings(speedup_factor: float, device_hours: float, price: float) -> float:
     """Currency saved where so many device-hours of plain decoding are done that much faster; negative if it is slower."""
     return device_hours * price * (1 - 1 / speedup_factor)
+
+
+def savings_line(amount: float, device_hours: float, price: float) -> str:
+    """Savings in words, in the currency of the price."""
+    change = f"saves {amount:.4g} of it" if amount >= 0 else f"costs {-amount:.4g} more"
+    plain = f"{device_hours:g} device-hours a month at {price:g} each cost {device_hours * price:.4g} in its currency"
+    return f"{plain}; drafting {change}"

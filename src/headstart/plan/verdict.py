@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headstart.plan.economics import chance_for_length, savings
+from headstart.plan.economics import chance_for_length, savings, savings_line
 from headstart.plan.forecast_batches import Choice
 
 WORTH_IT = 1.03
 """A smaller gain is not told from noise, and not worth a moving part."""
 _BETTER = 0.05
+_SURE = 0.995  # no head is better than one that is written as 1.00
 
 
 def verdict(choices: Sequence[Choice]) -> str:
@@ -47,7 +48,7 @@ def break_even(choice: Choice, depth: int) -> str:
 def better_head(choice: Choice, depth: int) -> str | None:
     """What a better guesser would give; None where L is not that of a chain of this depth."""
     own = chance_for_length(choice.drafting.length, depth)
-    if own is None:
+    if own is None or own >= _SURE:
         return None
     better = min(own + _BETTER, 1.0)
     length = 1 + sum(better**place for place in range(1, depth + 1))
@@ -58,6 +59,4 @@ def better_head(choice: Choice, depth: int) -> str | None:
 def saved(choice: Choice, device_hours: float, price: float) -> str:
     """Currency a month at this batch."""
     amount = savings(choice.speedup, device_hours, price)
-    what = "saved" if amount >= 0 else "lost"
-    hours = f"of {device_hours:g} device-hours a month at {price:g} each"
-    return f"{hours}, {abs(amount):.4g} are {what} at batch {choice.num_sequences}"
+    return f"at batch {choice.num_sequences}, {savings_line(amount, device_hours, price)}"

@@ -17,6 +17,7 @@ from headstart.plan.economics import (
     chance_for_length,
     per_million,
     savings,
+    savings_line,
     speedup,
 )
 
@@ -91,6 +92,8 @@ def answer(given: WhatIf, *, price: float | None = None, device_hours: float | N
         factor = _speed(given, times, k, length, lines, figures)
         if price is not None:
             _money(times.model / _MS, factor, price, device_hours, lines, figures)
+    if not lines:
+        raise RequestError("l alone gives nothing: add t_model, ms of a plain step, and t_overhead, what drafts add to it")
     return Answer(tuple(lines), figures)
 
 
@@ -124,10 +127,12 @@ def _speed(given: WhatIf, times: StepTimes, k: int | None, length: float, lines:
     best, its = best_chain(given.p, times)
     figures |= {"best_k": best, "best_speedup": its}
     lines.append(f"best at p = {given.p:g}: " + (f"{best} drafted tokens, {its:.2f} times as fast" if best else "none"))
+    if given.p == 1:
+        return factor
     better = min(given.p + 0.05, 1.0)
     faster = speedup(1 + accepted_in_chain(better, k), times.model, drafting)
     figures["with_better_p"] = {"p": better, "speedup": faster}
-    lines.append(f"a head with p = {better:.2f} instead of {given.p:.2f} gives {faster:.2f}")
+    lines.append(f"a head with p = {better:.3g} instead of {given.p:.3g} gives {faster:.2f}")
     return factor
 
 
@@ -141,4 +146,4 @@ def _money(
     if device_hours is not None:
         require(math.isfinite(device_hours) and device_hours >= 0, "gpu_hours", device_hours, "a number, 0 or more")
         figures["savings"] = savings(factor, device_hours, price)
-        lines.append(f"of {device_hours:g} device-hours a month at {price:g} each, {figures['savings']:.4g} are saved")
+        lines.append(savings_line(figures["savings"], device_hours, price))
