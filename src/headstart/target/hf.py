@@ -11,7 +11,9 @@ may differ by rounding, and an argmax may fall differently where two logits near
 from __future__ import annotations
 
 import heapq
+import threading
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
@@ -26,6 +28,7 @@ from headstart.errors import ModelError, RequestError
 from headstart.target.base import BaseWeights, Feed, ModelSize, Slot
 from headstart.target.fingerprint import fingerprint, sampled_rows
 from headstart.target.hf_cache import PooledCache
+from headstart.target.hf_lock import alone
 from headstart.target.hf_masks import positions, tokens
 from headstart.target.hf_packed import pack_linears
 from headstart.target.hf_scored import HfScored
@@ -62,8 +65,13 @@ class HfTarget:
         dtype: str | None = None,
         end_tokens: Iterable[int] = (),
         vocab_size: int | None = None,
+        lock: AbstractContextManager[Any] | None = None,
     ) -> None:
-        """``vocab_size``: ids that may be sampled, if fewer than the output matrix has rows. ModelError if unsuited."""
+        """``vocab_size``: ids that may be sampled, if fewer than the output matrix has rows. ModelError if unsuited.
+
+        ``lock``: that of a target which shares modules with this one.
+        """
+        self.lock = lock or threading.RLock()
         if dtype is not None and dtype not in _DTYPES:
             raise ModelError(f"unknown dtype {dtype!r}; choose one of {', '.join(_DTYPES)}")
         self._layer_kinds = layer_kinds(model)
@@ -95,16 +103,19 @@ class HfTarget:
         self._output.register_forward_pre_hook(self._select)
         check_trees(self)
 
+    @alone
     def open(self) -> Slot:
         """A slot with an empty cache; the lowest that is free, so that slots in use are neighbours."""
         slot = Slot(heapq.heappop(self._free) if self._free else len(self._sequences))
         self._sequences[slot] = _Sequence()
         return slot
 
+    @alone
     def length(self, slot: Slot) -> int:
         """Committed rows of a slot."""
         return self._sequence(slot).length
 
+    @alone
     def forward(self, batch: Sequence[Feed]) -> HfScored:
         """Score all rows; RequestError behind the context limit, ValueError if slots are misused."""
         self._refuse_misuse(batch)
@@ -128,6 +139,7 @@ class HfTarget:
             return HfScored(logits[0], hidden[0], places, watched)
         return HfScored(torch.cat(logits), torch.cat(hidden), places, watched)
 
+    @alone
     def keep(self, slot: Slot, path: Path) -> None:
         """Commit these rows of the slot's last forward, a path from row 0 on; forget its others. Empty: forget all."""
         sequence = self._sequence(slot)
@@ -140,12 +152,14 @@ class HfTarget:
         sequence.length += len(path)
         sequence.pending = None
 
+    @alone
     def watch(self, layers: Sequence[int]) -> None:
         """Keep the residual streams before these layers of every row fed; ModelError if the model's layers are not found."""
         if self._watcher is not None:
             self._watcher.close()
         self._watcher = Watcher(self.model, layers, self.name) if layers else None
 
+    @alone
     def fork(self, slot: Slot) -> Slot:
         """A new slot with the same committed rows."""
         length = self.length(slot)
@@ -154,6 +168,7 @@ class HfTarget:
         self._sequences[copy].length = length
         return copy
 
+    @alone
     def close(self, slot: Slot) -> None:
         """Free a slot; with the last one the cache gives its memory back."""
         self._sequence(slot)
@@ -175,6 +190,7 @@ class HfTarget:
         """Operations in the model's dtype and on its device."""
         return self._operations
 
+    @alone
     def cache_bytes(self) -> int:
         """Bytes that the caches of all open slots hold."""
         return self._cache.bytes_per_slot() * len(self._sequences)
@@ -191,6 +207,7 @@ class HfTarget:
         per_position = 2 * config.num_hidden_layers * heads * width * output.element_size()
         return ModelSize(sum(w.nbytes for w in weights.values()), sum(w.numel() for w in weights.values()), per_position)
 
+    @alone
     @torch.no_grad()
     def plain_logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits [n, vocab_size] of one chain by the model's own forward, without any of this engine's machinery."""

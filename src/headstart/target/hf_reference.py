@@ -49,7 +49,7 @@ class ReferenceDecoder:
         torch.manual_seed(self._sampling.seed or 0)
         try:
             model.generation_config = config  # or its defaults would fill what is off here
-            with quiet_transformers(), torch.no_grad(), plain_linears(model):
+            with self._target.lock, quiet_transformers(), torch.no_grad(), plain_linears(model):
                 found = model.generate(
                     input_ids=torch.tensor(ids, device=device), attention_mask=torch.tensor(mask, device=device)
                 )

@@ -36,9 +36,14 @@ def first_layers(target: HfTarget, count: int) -> HfTarget:
         raise ModelError(f"the decoder of {target.name} is nested too deeply to be cut; use another draft model")
     shallow = _with_children(model, **{name: shallow_decoder})
     shallow.config = shallow_decoder.config = _shortened(model.config, count)
-    return HfTarget(
-        shallow, name=f"{target.name}, first {count} layers", end_tokens=target.end_tokens, vocab_size=target.vocab_size
-    )
+    with target.lock:  # it is tried out at once, and its hooks stand on the target's modules
+        return HfTarget(
+            shallow,
+            name=f"{target.name}, first {count} layers",
+            end_tokens=target.end_tokens,
+            vocab_size=target.vocab_size,
+            lock=target.lock,
+        )
 
 
 def _with_children(module: Any, **children: nn.Module) -> Any:

@@ -7,8 +7,11 @@ Letters: n rows, m keys, D the target's width, H query heads, G heads of keys an
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +20,7 @@ from torch.nn import functional
 from headstart.layer_sizes import LayerSizes
 from headstart.target.base import Feed, Slot
 from headstart.target.draft_layer import inverse_frequencies, reads_embedding
+from headstart.target.hf_lock import alone
 from headstart.target.hf_scored import HfScored
 from headstart.tree import Path
 
@@ -91,7 +95,9 @@ class TorchDraftLayer:
         self._sizes, self._weights, self._embedding, self._output = sizes, weights, embedding, output
         self._caches: dict[Slot, _Cache] = {}
         self._next = 0
+        self.lock: AbstractContextManager[Any] = threading.RLock()
 
+    @alone
     def open(self) -> Slot:
         """A slot with an empty cache."""
         empty = self._output.new_empty((0, self._sizes.num_key_value_heads, self._sizes.head_dim))
@@ -101,6 +107,7 @@ class TorchDraftLayer:
         """Committed rows of a slot."""
         return len(self._caches[slot].keys)
 
+    @alone
     @torch.no_grad()
     def forward(self, batch: Sequence[Feed], hidden: Tensor) -> HfScored:
         """Score all rows over the output matrix; ``hidden`` [R, D] stand in the order of the feeds' rows."""
@@ -123,6 +130,7 @@ class TorchDraftLayer:
         logits = functional.linear(last_norm(self._sizes, self._weights, own), self._output)
         return HfScored(logits, own, row_of)
 
+    @alone
     def keep(self, slot: Slot, path: Path) -> None:
         """Commit these rows of the slot's last forward, a path from row 0 on; forget its others."""
         cache = self._caches[slot]
@@ -131,14 +139,17 @@ class TorchDraftLayer:
         cache.keys, cache.values = torch.cat([cache.keys, keys]), torch.cat([cache.values, values])
         cache.fed = None
 
+    @alone
     def fork(self, slot: Slot) -> Slot:
         """A new slot with the same committed rows."""
         return self._hold(_Cache(self._caches[slot].keys, self._caches[slot].values))  # which are replaced, never written to
 
+    @alone
     def close(self, slot: Slot) -> None:
         """Free a slot."""
         del self._caches[slot]
 
+    @alone
     def cache_bytes(self) -> int:
         """Bytes that the caches of all open slots hold."""
         return sum(2 * cache.keys.nelement() * cache.keys.element_size() for cache in self._caches.values())
