@@ -170,6 +170,39 @@ def test_the_verdict_in_words(speedups: tuple[float, ...], begins: str) -> None:
     assert verdict(_choices(*speedups)).startswith(begins)
 
 
+def test_the_verdict_says_where_drafting_loses() -> None:
+    assert verdict(_choices(1.5, 1.4, 1.01, 0.8)).endswith("behind that drafting loses, 0.80 at batch 8 being the least")
+    assert verdict(_choices(1.5, 1.4, 1.01)).endswith("behind that it is not worth it, 1.01 at batch 4")
+    assert "being the least" not in verdict(_choices(1.5, 1.4))
+
+
+@pytest.mark.parametrize(
+    ("clock", "told"),
+    [
+        ((1.4, None, 1.2), "deploy: medusa with 7 nodes gives 1.50 at batch 1, and it pays at every batch up to 4"),
+        (
+            (1.4, None, 0.8),
+            "deploy up to batch 2: medusa with 7 nodes gives 1.50 at batch 1; "
+            "at batch 4 it is forecast to give 1.20, and loses by the clock, 0.80",
+        ),
+        (
+            (0.9, None, 1.1),
+            "deploy from batch 2 to 4: medusa with 7 nodes gives 1.40 at batch 2; "
+            "at batch 1 it is forecast to give 1.50, and loses by the clock, 0.90",
+        ),
+    ],
+)
+def test_no_batch_is_recommended_against_the_clock(clock: tuple[float | None, ...], told: str) -> None:
+    assert verdict(_choices(1.5, 1.4, 1.2), clock) == told
+
+
+def test_a_forecast_that_only_the_clock_denies_is_said() -> None:
+    told = verdict(_choices(1.5, 0.9), (0.9, None))
+    assert told.startswith("do not deploy") and told.endswith(
+        "at batch 1 it is forecast to give 1.50, and loses by the clock, 0.90"
+    )
+
+
 def test_break_even_and_a_better_head_in_words() -> None:
     one = choice(PLAIN, drafting(1 + 0.7 + 0.49 + 0.343), 1)
     assert break_even(one, 3).startswith("medusa with 7 nodes loses below L = 1.20 (it has 2.53); as one chance for each of 3")

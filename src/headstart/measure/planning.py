@@ -7,7 +7,7 @@ clock of the same run: that is the plan's own proof.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,7 @@ def plan(
     draftings = [_drafting(benches, place) for place in range(1, len(configurations))]
     head = record_head([llm], read, MeasureSettings(), sampling) | {"format": FORMAT, "version": VERSION}
     choices = [best(plain, draftings, batch) for batch in BATCHES]
+    proof = _proof(benches, plain, draftings)
     return Plan(
         head
         | {
@@ -94,8 +95,8 @@ def plan(
             "notes": [f"{name} was not tried: {reason}" for name, reason in skipped],
             "draftings": [_described(drafting) for drafting in draftings],
             "by_batch": [_forecast(found, chosen.price) for found in choices],
-            "proof": _proof(benches, plain, draftings),
-            "answers": _answers(choices, benches, chosen),
+            "proof": proof,
+            "answers": _answers(choices, proof, benches, chosen),
         }
     )
 
@@ -219,10 +220,14 @@ def _forecast(found: Choice, price: float | None) -> dict[str, Any]:
     }
 
 
-def _answers(choices: Sequence[Choice], benches: Sequence[Bench], settings: PlanSettings) -> list[str]:
+def _answers(
+    choices: Sequence[Choice], proof: Sequence[Mapping[str, Any]], benches: Sequence[Bench], settings: PlanSettings
+) -> list[str]:
     first = choices[0]
     depth = _depth(benches[0], first)
-    found = [verdict(choices), break_even(first, depth)]
+    clock = {(one["proposer"], one["nodes"], one["batch"]): one["measured"] for one in proof}
+    measured = [clock.get((one.drafting.proposer, one.drafting.num_nodes, one.num_sequences)) for one in choices]
+    found = [verdict(choices, measured), break_even(first, depth)]
     better = better_head(first, depth)
     found += [better] if better else []
     last = choices[-1]
