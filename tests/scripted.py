@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headstart.accept import Row
 from headstart.proposers.base import Observation, Sequence
 from headstart.sampling import Sampler, log_softmax, unusable_logits
-from headstart.target.base import HIDDEN, BaseWeights, ChosenLogprob, Feed, Slot
+from headstart.target.base import HIDDEN, BaseWeights, ChosenLogprob, Feed, Slot, watched_places
 from headstart.tree import ROOT, Path, Tree, TreeBuilder
 from numpy_operations import NumpyOperations
 
@@ -80,9 +80,9 @@ class ScriptedScored:
     def hidden(self, rows: ListOf[Row]) -> Logits:
         return np.stack([self.target.hidden_state(self.prefix(row)) for row in rows])
 
-    def states(self, rows: ListOf[Row]) -> Logits:
+    def states(self, rows: ListOf[Row], layers: ListOf[int]) -> Logits:
         prefixes = [self.prefixes[entry][row] for entry, row in rows]
-        return np.stack([self.target.watched_states(prefix) for prefix in prefixes])
+        return np.stack([self.target.watched_states(prefix, layers) for prefix in prefixes])
 
 
 @dataclass
@@ -141,15 +141,16 @@ class ScriptedTarget:
         return hash_generator("hidden", prefix).standard_normal(self.hidden_size).astype(np.float32)
 
     def watch(self, layers: ListOf[int]) -> None:
-        self.watched = tuple(layers)
+        self.watched = tuple(dict.fromkeys((*self.watched, *layers)))
 
-    def watched_states(self, prefix: tuple[int, ...]) -> Logits:
-        """What the watched layers read, [F * hidden_size]: hidden states of this prefix, one a layer."""
+    def watched_states(self, prefix: tuple[int, ...], layers: ListOf[int]) -> Logits:
+        """What these layers read, which must be watched, [F * hidden_size]: hidden states of this prefix, one a layer."""
+        watched_places(self.watched, layers)
         own = [
             self.hidden_state(prefix)
             if layer == HIDDEN
             else hash_generator("stream", layer, prefix).standard_normal(self.hidden_size)
-            for layer in self.watched
+            for layer in layers
         ]
         return np.concatenate(own).astype(np.float32)
 

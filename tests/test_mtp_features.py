@@ -59,7 +59,7 @@ def test_what_is_watched_comes_of_every_row_and_hidden_states_are_those_of_score
         target.keep(slot, (0, 1, 2, 3))
         scored = target.forward([Feed(other, Tree.chain(TEXT), len(TEXT)), Feed(slot, tree, first)])
         rows = [(1, row) for row in range(5)]
-        states = target.operations.numpy(scored.states(rows))
+        states = target.operations.numpy(scored.states(rows, (3, HIDDEN, 0)))
         hidden = target.operations.numpy(scored.hidden(rows[first:]))
         np.testing.assert_allclose(states[first:, WIDTH : 2 * WIDTH], hidden, rtol=1e-5, atol=1e-6)
         found.append(states)
@@ -72,15 +72,18 @@ def test_what_is_watched_comes_of_every_row_and_hidden_states_are_those_of_score
 
 def drafts(target: Any, heads: MtpHeads, sampling: Sampling) -> tuple[list[Tree], list[list[int]]]:
     """Every draft of a run over three prompts, and the answers."""
-    proposer = proposer_of(heads, target)
+    return drafts_of(target, proposer_of(heads, target), sampling)
+
+
+def drafts_of(target: Any, proposer: Any, sampling: Sampling) -> tuple[list[Tree], list[list[int]]]:
     propose, made = proposer.propose, list[Tree]()
 
     def noted(sequences: Any) -> list[Tree]:
-        trees = propose(sequences)
+        trees: list[Tree] = propose(sequences)
         made.extend(trees)
         return trees
 
-    proposer.propose = noted  # type: ignore[method-assign]
+    proposer.propose = noted
     decoder = Decoder(target, proposer, num_nodes=7)
     generations = [g for prompt in (TEXT, TEXT[3:6], TEXT[:1]) for g in decoder.add(prompt, sampling, seed=1)]
     decoder.run()
@@ -106,6 +109,31 @@ def test_both_engines_draft_the_same_and_the_text_stays(targets: dict[str, Any],
         expected = shapes
 
 
+@pytest.mark.parametrize("engine", ["native", "hf"])
+def test_heads_that_watch_different_layers_share_a_target(targets: dict[str, Any], engine: str) -> None:
+    """Whatever others are bound in between, also heads that do not fit, each kind drafts as it does alone."""
+    target = targets[engine]
+    sampling = Sampling(max_tokens=6, ignore_eos=True)
+    every = [heads_for(target, **reads) for reads in (*READS.values(), {"eagle_aux_hidden_state_layer_ids": (1, 5, 6)})]
+    alone = [drafts(target, heads, sampling) for heads in every]
+    together = [proposer_of(heads, target) for heads in every]
+    with pytest.raises(ModelError, match="has 7 layers"):
+        target.watch((1, 20))
+    for proposer, expected in zip(together, alone, strict=True):
+        assert drafts_of(target, proposer, sampling) == expected
+        assert any(tree.num_drafted for tree in expected[0])
+
+
+def test_layers_that_were_not_watched_are_named(targets: dict[str, Any]) -> None:
+    for target in targets.values():
+        target.watch((2,))
+        slot = target.open()
+        scored = target.forward([Feed(slot, Tree.chain(TEXT))])
+        target.close(slot)
+        with pytest.raises(ValueError, match=r"layers \[33\] are not watched"):
+            scored.states([(0, 1)], (2, 33))
+
+
 def test_a_fresh_layer_says_what_the_base_says_of_its_highest_feature(targets: dict[str, Any]) -> None:
     target = targets["native"]
     config = MtpConfig(WIDTH, target.vocab_size, 2, 1, 16, 48, eagle_aux_hidden_state_layer_ids=(2, 3, LAYERS))
@@ -116,7 +144,7 @@ def test_a_fresh_layer_says_what_the_base_says_of_its_highest_feature(targets: d
     slot = target.open()
     scored = target.forward([Feed(slot, Tree.chain(TEXT))])
     rows = [(0, row) for row in range(len(TEXT))]
-    found = bound.layer.forward([Feed(bound.layer.open(), Tree.chain(TEXT))], bound.fused(scored.states(rows)))
+    found = bound.layer.forward([Feed(bound.layer.open(), Tree.chain(TEXT))], bound.fused(scored.states(rows, (2, 3, LAYERS))))
     np.testing.assert_allclose(found.logits(rows), scored.logits(rows), rtol=1e-4, atol=1e-4)
     target.close(slot)
 

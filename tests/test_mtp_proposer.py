@@ -208,7 +208,7 @@ def check_held(target: ScriptedTarget, proposer: MtpProposer, generation: Genera
     layer: Any = heads.layer
     held = proposer._states[generation.key].text
     assert not held.is_open and held.end == len(text) - 1 and held.num_states == len(held.behind) <= mtp.MOST_BEHIND
-    given = np.stack([target.watched_states(tuple(text[:end])) for end in range(1, len(text))])
+    given = np.stack([target.watched_states(tuple(text[:end]), mtp.watched(heads.config)) for end in range(1, len(text))])
     fed = layer.rows[held.slot] if held.slot is not None else []
     assert text[1 + len(fed) :] == held.behind
     np.testing.assert_array_equal(np.concatenate(held.states), given[len(fed) :])

@@ -63,7 +63,7 @@ def test_the_rows_of_a_text_are_its_prompt_s_end_and_its_answers() -> None:
     read = batch.texts
     assert read.tokens.tolist() == 2 * list(range(15, 27))
     assert read.places.tolist() == [3, 4, 9, 10, 11, 15, 16, 21, 22, 23] and read.row_ends.tolist() == [5, 10]
-    expected = np.stack([target.watched_states(document.tokens[: place + 1]) for place in range(4, 16)])
+    expected = np.stack([target.watched_states(document.tokens[: place + 1], (HIDDEN, 4)) for place in range(4, 16)])
     np.testing.assert_array_equal(read.states.numpy(), np.concatenate([expected, expected]))
     np.testing.assert_array_equal(read.states[read.places, : target.hidden_size].numpy(), batch.hidden.numpy())
     assert read.tokens[read.places].equal(batch.roots)

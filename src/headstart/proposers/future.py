@@ -60,7 +60,10 @@ class StreamStates:
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Take the streams of what was committed, with one question for each scored batch."""
-        for observation, streams, own in asked_together(observations, self._wanted, lambda scored, rows: scored.states(rows)):
+        layers = self._heads.config.watched
+        for observation, streams, own in asked_together(
+            observations, self._wanted, lambda scored, rows: scored.states(rows, layers)
+        ):
             self._take(observation, streams[own])
 
     def forget(self, key: int) -> None:

@@ -123,7 +123,7 @@ class MtpProposer:
         self.heads, self.layer, self.num_ranks = heads, heads.layer, num_ranks
         self.num_levels = heads.config.num_steps if num_levels is None else num_levels
         self.num_passes = 0
-        self._watches = bool(watched(heads.config))
+        self._watched = watched(heads.config)
         self._states: dict[int, _State] = {}
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
@@ -186,7 +186,7 @@ class MtpProposer:
         return self.layer.cache_bytes()
 
     def _given(self, scored: Scored, rows: ListOf[Row]) -> Any:
-        return scored.states(rows) if self._watches else scored.hidden(rows)
+        return scored.states(rows, self._watched) if self._watched else scored.hidden(rows)
 
     def _text_of(self, chunk: PromptChunk) -> _Text:
         """What is known of a prompt so far: as far as this chunk, or nothing."""

@@ -115,7 +115,10 @@ class SequentialProposer:
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Take the target's states of what was committed, with one question for each scored batch."""
-        for observation, states, own in asked_together(observations, committed_rows, lambda scored, rows: scored.states(rows)):
+        layers = self.heads.config.watched
+        for observation, states, own in asked_together(
+            observations, committed_rows, lambda scored, rows: scored.states(rows, layers)
+        ):
             self._take(observation, states[own])
 
     def forget(self, key: int) -> None:

@@ -75,8 +75,19 @@ class Scored(Protocol):
     def hidden(self, rows: Sequence[Row]) -> Hidden:
         """Last hidden states [rows, D] (what the output matrix reads), detached from the cache."""
 
-    def states(self, rows: Sequence[Row]) -> Hidden:
-        """What is watched [rows, F * D], of any row that was fed, scored or not."""
+    def states(self, rows: Sequence[Row], layers: Sequence[int]) -> Hidden:
+        """What is watched at these F layers [rows, F * D], of any row that was fed, scored or not.
+
+        ValueError for a layer that was not watched when the rows were fed.
+        """
+
+
+def watched_places(watched: Sequence[int], layers: Sequence[int]) -> list[int]:
+    """Where these layers stand among those that are watched; ValueError for one that is not."""
+    missing = [layer for layer in layers if layer not in watched]
+    if missing:
+        raise ValueError(f"layers {missing} are not watched, but {list(watched)}; call watch before the rows are fed")
+    return [watched.index(layer) for layer in layers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +124,10 @@ class Target(Protocol):
         """Commit these rows of the slot's last forward, a path from row 0 on; forget its others. Empty: forget all."""
 
     def watch(self, layers: Sequence[int]) -> None:
-        """From now on ``Scored.states`` gives the residual streams before these F layers; the number of layers: at the end.
+        """From now on ``Scored.states`` knows the residual streams before these layers too; the number of layers: at the end.
 
-        ``HIDDEN`` among them: what the output matrix reads. ModelError if the model has no such layer.
+        ``HIDDEN`` among them: what the output matrix reads. Who watched others before goes on reading them. ModelError if the
+        model has no such layer.
         """
 
     def fork(self, slot: Slot) -> Slot:

@@ -31,7 +31,7 @@ from headstart.target.hf_cache import PooledCache
 from headstart.target.hf_lock import alone
 from headstart.target.hf_masks import positions, tokens
 from headstart.target.hf_packed import pack_linears
-from headstart.target.hf_scored import HfScored
+from headstart.target.hf_scored import HfScored, Streams
 from headstart.target.hf_support import cache_keyword, check_trees, layer_kinds
 from headstart.target.hf_watch import Watcher, final_norm
 from headstart.target.torch_operations import TorchOperations
@@ -134,7 +134,7 @@ class HfTarget:
                 streams.append(self._watcher.take())
         for feed in batch:
             self._sequence(feed.slot).pending = feed.tree
-        watched = (torch.cat(streams), starts) if streams else None
+        watched = Streams(torch.cat(streams), starts, self._watcher.layers) if self._watcher else None
         if len(logits) == 1:
             return HfScored(logits[0], hidden[0], places, watched)
         return HfScored(torch.cat(logits), torch.cat(hidden), places, watched)
@@ -154,10 +154,15 @@ class HfTarget:
 
     @alone
     def watch(self, layers: Sequence[int]) -> None:
-        """Keep the residual streams before these layers of every row fed; ModelError if the model's layers are not found."""
-        if self._watcher is not None:
-            self._watcher.close()
-        self._watcher = Watcher(self.model, layers, self.name) if layers else None
+        """Keep the residual streams before these layers too, of every row fed; ModelError if a layer is not found."""
+        before = self._watcher
+        known = before.layers if before else ()
+        every = tuple(dict.fromkeys((*known, *layers)))
+        if every == known:
+            return
+        self._watcher = Watcher(self.model, every, self.name)
+        if before:
+            before.close()
 
     @alone
     def fork(self, slot: Slot) -> Slot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,18 +12,31 @@ from torch import Tensor
 
 from headstart.accept import Row
 from headstart.sampling import Sampler, log_softmax, unusable_logits
-from headstart.target.base import ChosenLogprob
+from headstart.target.base import ChosenLogprob, watched_places
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What was watched of a forward, and where each entry's rows begin."""
+
+    values: Tensor  # [R, all layers * D]
+    starts: dict[int, int]
+    layers: tuple[int, ...]  # in the order of their streams
+
+    def chosen(self, rows: Sequence[Row], layers: Sequence[int]) -> Tensor:
+        """[rows, F * D] of these F layers, as a copy."""
+        index = torch.tensor([self.starts[entry] + row for entry, row in rows], dtype=torch.int64, device=self.values.device)
+        found = self.values.index_select(0, index)
+        places = watched_places(self.layers, layers)
+        if places == list(range(len(self.layers))):
+            return found
+        return found.view(len(rows), len(self.layers), -1)[:, places].flatten(1)
 
 
 class HfScored:
-    """Implements ``Scored``. ``logits`` are [n, V] and ``hidden`` [n, D]; ``places`` finds each scored row among the n.
+    """Implements ``Scored``. ``logits`` are [n, V] and ``hidden`` [n, D]; ``places`` finds each scored row among the n."""
 
-    ``streams``: what was watched, [R, F * D], and where among the R each entry's rows begin.
-    """
-
-    def __init__(
-        self, logits: Tensor, hidden: Tensor, places: dict[Row, int], streams: tuple[Tensor, dict[int, int]] | None = None
-    ) -> None:
+    def __init__(self, logits: Tensor, hidden: Tensor, places: dict[Row, int], streams: Streams | None = None) -> None:
         self._logits, self._hidden, self._places, self._streams = logits, hidden, places, streams
         self._argmax: dict[int, int] = {}
 
@@ -68,12 +82,11 @@ class HfScored:
         """What the output matrix read for these rows, [rows, D], as a copy."""
         return self._hidden.index_select(0, self._index([self._places[row] for row in rows]))
 
-    def states(self, rows: Sequence[Row]) -> Tensor:
-        """What is watched, [rows, F * D], as a copy."""
+    def states(self, rows: Sequence[Row], layers: Sequence[int]) -> Tensor:
+        """What is watched at these layers, [rows, F * D], as a copy."""
         if self._streams is None:
             raise ValueError("no layer is watched")
-        states, starts = self._streams
-        return states.index_select(0, self._index([starts[entry] + row for entry, row in rows]))
+        return self._streams.chosen(rows, layers)
 
     def _find_argmax(self, places: Sequence[int]) -> None:
         wanted = [place for place in places if place not in self._argmax]

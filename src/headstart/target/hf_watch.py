@@ -36,6 +36,7 @@ class Watcher:
 
     def __init__(self, model: Any, layers: Sequence[int], name: str) -> None:
         """ModelError if a layer does not exist or the model's layers are not found."""
+        self.layers = tuple(layers)
         modules = {HIDDEN: model.get_output_embeddings()} | _places(model, name, [e for e in layers if e != HIDDEN])
         self._streams: list[Tensor | None] = [None] * len(layers)
         self._hooks = [  # in front of the output matrix before the target leaves rows out there

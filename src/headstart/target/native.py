@@ -10,6 +10,7 @@ What stands here is the seam: trees become flat arrays, rows are found again amo
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
@@ -22,7 +23,7 @@ from headstart.errors import ModelError, RequestError
 from headstart.target.base import HIDDEN, BaseWeights, Feed, ModelSize, Slot
 from headstart.target.native_forward import forward
 from headstart.target.native_operations import NativeOperations
-from headstart.target.native_scored import LastNorm, NativeScored
+from headstart.target.native_scored import NativeScored, Watched
 from headstart.target.native_weights import NativeWeights
 from headstart.tree import Path
 
@@ -55,7 +56,8 @@ class NativeTarget:
         self.fingerprint = weights.sample.fingerprint(settings.num_layers)
         self._weights = weights
         self._operations = NativeOperations(weights.dtype)
-        self._last_norm: LastNorm | None = None  # of what is watched
+        self._watched: Watched | None = None
+        self._watching = threading.Lock()
         try:
             self._model = _native.Model(settings.stack(vocab_size, kv_dtype), weights.tensors)
         except ValueError as error:
@@ -73,21 +75,28 @@ class NativeTarget:
         """Score all rows; RequestError behind the context limit, ValueError if slots are misused."""
         for feed in batch:
             self._refuse_excess(feed)
-        return forward(self._model, batch, last_norm=self._last_norm)
+        return forward(self._model, batch, watched=self._watched)
 
     def keep(self, slot: Slot, path: Path) -> None:
         """Commit these rows of the slot's last forward, a path from row 0 on; forget its others. Empty: forget all."""
         self._model.keep(slot, np.array(path, dtype=np.int64))
 
     def watch(self, layers: Sequence[int]) -> None:
-        """Keep the residual streams before these layers of every row fed; ModelError for a layer that is none."""
+        """Keep the residual streams before these layers too, of every row fed; ModelError for a layer that is none.
+
+        Streams keep their places, so that a forward of another thread, and who watched before, read what they expect.
+        """
         if not all(layer == HIDDEN or 0 <= layer <= self.num_layers for layer in layers):
             raise ModelError(f"{self.name} has {self.num_layers} layers; heads want to read before layer {max(layers)}")
-        ends = [self.num_layers if layer == HIDDEN else layer for layer in layers]
-        self._model.watch(np.array(ends, dtype=np.int64))
-        places = tuple(place for place, layer in enumerate(layers) if layer == HIDDEN)
-        norm: Any = self._weights.tensors["norm"]
-        self._last_norm = LastNorm(norm, self._weights.settings.norm_epsilon, places) if places else None
+        with self._watching:
+            known = self._watched.layers if self._watched else ()
+            every = tuple(dict.fromkeys((*known, *layers)))
+            if every == known:
+                return
+            ends = [self.num_layers if layer == HIDDEN else layer for layer in every]
+            self._model.watch(np.array(ends, dtype=np.int64))
+            norm: Any = self._weights.tensors["norm"]
+            self._watched = Watched(every, norm, self._weights.settings.norm_epsilon)
 
     def fork(self, slot: Slot) -> Slot:
         """A new slot with the same committed rows."""

@@ -9,18 +9,18 @@ from numpy.typing import NDArray
 
 from headstart import _native
 from headstart.target.base import Feed
-from headstart.target.native_scored import LastNorm, NativeScored
+from headstart.target.native_scored import NativeScored, Watched
 
 
 def forward(
     model: _native.Model,
     batch: Sequence[Feed],
     hidden: NDArray[np.float32] | None = None,
-    last_norm: LastNorm | None = None,
+    watched: Watched | None = None,
 ) -> NativeScored:
     """Score all rows; ``hidden`` [R, D] are the states that a drafting layer reads. ValueError if slots are misused.
 
-    ``last_norm``: what turns some of the watched streams into hidden states.
+    ``watched``: which residual streams the model writes.
     """
     starts, first_row, tokens, parents = [0], list[int](), list[int](), list[int]()
     scored = 0
@@ -39,4 +39,4 @@ def forward(
         np.array([feed.first_scored for feed in batch], dtype=np.int64),
         *(() if hidden is None else (hidden.reshape(-1),)),
     )
-    return NativeScored(result, first_row, [feed.first_scored for feed in batch], starts, last_norm)
+    return NativeScored(result, first_row, [feed.first_scored for feed in batch], starts, watched)

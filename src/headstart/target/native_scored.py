@@ -11,23 +11,30 @@ from numpy.typing import NDArray
 from headstart import _native
 from headstart.accept import Row
 from headstart.sampling import Sampler
-from headstart.target.base import ChosenLogprob
+from headstart.target.base import HIDDEN, ChosenLogprob, watched_places
 
 
 @dataclass(frozen=True, slots=True)
-class LastNorm:
-    """The norm in front of the output matrix, for rows that the stack did not score; as the stack's own up to rounding."""
+class Watched:
+    """Which streams the stack writes, and the norm in front of the output matrix, as the stack's own up to rounding.
 
-    weight: NDArray[np.float32]  # [D]
+    The norm is for rows that the stack did not score: their hidden states come from the stream behind all layers.
+    """
+
+    layers: tuple[int, ...]  # in the order of the streams
+    norm: NDArray[np.float32]  # [D]
     epsilon: float
-    places: tuple[int, ...]  # of the watched streams, those that it is meant for
 
-    def apply(self, states: NDArray[np.float32]) -> None:
-        """Normalise these parts of [rows, F * D] in place."""
-        wide = len(self.weight)
-        for place in self.places:
+    def chosen(self, states: NDArray[np.float32], layers: Sequence[int]) -> NDArray[np.float32]:
+        """Of [rows, all * D] the streams of these F layers, [rows, F * D]; a copy unless they are all, in order."""
+        wide = len(self.norm)
+        places = watched_places(self.layers, layers)
+        if places != list(range(states.shape[1] // wide)):
+            states = states.reshape(len(states), -1, wide)[:, places].reshape(len(states), -1)
+        for place in (place for place, layer in enumerate(layers) if layer == HIDDEN):
             part = states[:, place * wide : (place + 1) * wide]
-            part *= self.weight / np.sqrt((part * part).mean(axis=1, keepdims=True) + np.float32(self.epsilon))
+            part *= self.norm / np.sqrt((part * part).mean(axis=1, keepdims=True) + np.float32(self.epsilon))
+        return states
 
 
 class NativeScored:
@@ -39,13 +46,13 @@ class NativeScored:
         first_row: Sequence[int],
         first_scored: Sequence[int],
         starts: Sequence[int],
-        last_norm: LastNorm | None = None,
+        watched: Watched | None = None,
     ) -> None:
         """Row 0 of each entry is row ``starts`` of all, and would be row ``first_row`` of the scored ones, if it was scored."""
         self._logits = result.logits  # [S, V]
         self._hidden = result.hidden  # [S, D]
         self._result = result
-        self._first_row, self._first_scored, self._starts, self._last_norm = first_row, first_scored, starts, last_norm
+        self._first_row, self._first_scored, self._starts, self._watched = first_row, first_scored, starts, watched
 
     def pick(self, rows: Sequence[Row], samplers: Sequence[Sampler], paths: Sequence[Sequence[int]]) -> list[int]:
         """The plain sampler's token of each row."""
@@ -100,12 +107,11 @@ class NativeScored:
         """What the output matrix read for these rows, [rows, D], as a copy."""
         return self._hidden[self._places(rows)]
 
-    def states(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        """What is watched, [rows, F * D], as a copy."""
-        states = self._result.states[[self._starts[entry] + row for entry, row in rows]]
-        if self._last_norm is not None:
-            self._last_norm.apply(states)
-        return states
+    def states(self, rows: Sequence[Row], layers: Sequence[int]) -> NDArray[np.float32]:
+        """What is watched at these layers, [rows, F * D], as a copy."""
+        if self._watched is None:
+            raise ValueError("no layer is watched")
+        return self._watched.chosen(self._result.states[[self._starts[entry] + row for entry, row in rows]], layers)
 
     def _places(self, rows: Sequence[Row]) -> NDArray[np.int64]:
         first, scored = self._first_row, self._first_scored

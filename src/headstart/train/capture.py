@@ -143,7 +143,8 @@ class _Forward:
         self._texts = [
             [place for text in reading.texts(read) for place in range(*text)] if reading else [] for read in documents
         ]
-        self._width = target.hidden_size * (len(reading.layers) if reading else 0)
+        self._layers = reading.layers if reading else ()
+        self._width = target.hidden_size * len(self._layers)
         self._hidden: list[list[Tensor]] = [[] for _ in documents]
         self._greedy: list[list[int]] = [[] for _ in documents]
         self._inputs: list[list[Tensor]] = [[] for _ in documents]
@@ -190,7 +191,8 @@ class _Forward:
                 self._greedy[i].append(argmax)
                 self._hidden[i].append(state)
         if read:
-            for i, state in zip(readers, torch.from_numpy(target.operations.numpy(scored.states(read))), strict=True):
+            inputs = target.operations.numpy(scored.states(read, self._layers))
+            for i, state in zip(readers, torch.from_numpy(inputs), strict=True):
                 self._inputs[i].append(state)
         for feed in feeds:
             target.keep(feed.slot, tuple(range(len(feed.tree))))

@@ -93,9 +93,9 @@ class _Work:
 class Scribe:
     """Writes all orders that were added, a token each a step."""
 
-    def __init__(self, target: Target, prompt_rows: int = PROMPT_ROWS, *, is_watched: bool = False) -> None:
-        """``prompt_rows``: rows of prompts in one forward, at most; ``is_watched``: keep what is watched of every row."""
-        self._target, self._prompt_rows, self._is_watched = target, prompt_rows, is_watched
+    def __init__(self, target: Target, prompt_rows: int = PROMPT_ROWS, *, layers: Sequence[int] = ()) -> None:
+        """``prompt_rows``: rows of prompts in one forward, at most; ``layers``: keep what is watched there of every row."""
+        self._target, self._prompt_rows, self._layers = target, prompt_rows, tuple(layers)
         self._running: list[tuple[Order, Sampler]] = []
         self.num_written = 0  # tokens, of orders finished or not
         self._greedy = Sampler(Sampling(), vocab_size=target.vocab_size)
@@ -120,7 +120,7 @@ class Scribe:
         deciding = [(work, (entry, len(work.feed.tree) - 1)) for entry, work in enumerate(batch) if work.decides]
         if deciding:
             self._pick(scored, [work for work, _ in deciding], [row for _, row in deciding])
-        if self._is_watched:
+        if self._layers:
             self._read(scored, batch)
         for work in batch:
             self._target.keep(work.order.slot, tuple(range(len(work.feed.tree))))
@@ -151,7 +151,7 @@ class Scribe:
     def _read(self, scored: Scored, batch: Sequence[_Work]) -> None:
         """Keep what was watched."""
         rows = [(entry, row) for entry, work in enumerate(batch) for row in range(len(work.feed.tree))]
-        states, start = self._target.operations.numpy(scored.states(rows)), 0
+        states, start = self._target.operations.numpy(scored.states(rows, self._layers)), 0
         for work in batch:
             stop = start + len(work.feed.tree)
             work.order.read.append(states[start:stop])

@@ -174,12 +174,12 @@ class Writer:
         if opening:
             scored = self._target.forward([Feed(root, Tree.chain(opening), len(opening))])
             if self._reading is not None:
-                states = scored.states([(0, row) for row in range(len(opening))])
+                states = scored.states([(0, row) for row in range(len(opening))], self._reading.layers)
                 self._opening = [self._target.operations.numpy(states)]
             self._target.keep(root, tuple(range(len(opening))))
 
     def _fresh_scribe(self) -> Scribe:
-        return Scribe(self._target, is_watched=self._reading is not None)
+        return Scribe(self._target, layers=self._reading.layers if self._reading else ())
 
     def _admit(self, root: Slot) -> None:
         """Start conversations while there is room for them and for the twins of those whose question is being written."""
