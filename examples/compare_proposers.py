@@ -1,4 +1,4 @@
-"""One prompt, every proposer, one table.
+"""One prompt, several proposers, one table.
 
 python examples/compare_proposers.py [MODEL] [PROMPT]
 """
@@ -10,8 +10,12 @@ import headstart as hs
 PROPOSERS: dict[str, dict[str, str]] = {
     "none": {},
     "ngram": {},
+    "suffix": {},
     "draft_model": {"draft": "layers:1"},  # the target's own first layer; a second model of the same vocabulary does better
     "medusa": {},  # the heads that fit the model's fingerprint
+    "hydra": {},
+    "combined": {},
+    "auto": {},
 }
 
 

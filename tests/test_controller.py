@@ -313,7 +313,7 @@ class Drawn:
     name = "drawn"
 
     def __init__(self, proposer: AutoProposer) -> None:
-        self.inner, self.expect = proposer, proposer.expect
+        self.inner, self.expect, self.rests = proposer, proposer.expect, proposer.rests
         self.observe, self.forget, self.describe = proposer.observe, proposer.forget, proposer.describe
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
@@ -334,6 +334,31 @@ def test_drafts_do_not_follow_the_clock_where_the_text_depends_on_them(temperatu
     assert (seen[0] == seen[1] == seen[2]) is not is_free
     if not is_free:
         assert 4 < max(len(tokens) for feed in seen[0] for tokens in feed) <= 8
+
+
+def test_a_loop_that_rests_does_not_silence_another_one() -> None:
+    """Drafts on which a text depends are made whatever a neighbour's loop decides."""
+
+    def drafts(neighbour: bool) -> list[ListOf[int]]:
+        target = world(Text(4))
+        proposer = auto(target, heads=heads(target))
+        resting = Decoder(target, proposer, num_nodes=31)
+        (unguessable,) = resting.add(prompts(1)[0], Sampling(max_tokens=2000))
+        while not proposer.rests([unguessable.key]):
+            resting.step()
+        decoder = Decoder(target, Drawn(proposer), num_nodes=31)
+        (drafted,) = decoder.add(prompts(2)[1], Sampling(max_tokens=40, temperature=0.5, seed=5))
+        fed: list[ListOf[int]] = []
+        while not drafted.finished:
+            if neighbour:
+                resting.step()
+            target.feeds.clear()
+            decoder.step()
+            fed.append(target.feeds[0][0][1].tokens)
+        return fed
+
+    assert drafts(neighbour=True) == drafts(neighbour=False)
+    assert any(len(tokens) > 1 for tokens in drafts(neighbour=True)[1:])
 
 
 def test_members_see_the_verified_draft_with_their_own_estimates() -> None:

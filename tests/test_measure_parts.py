@@ -373,6 +373,19 @@ def test_a_replay_feeds_the_runs_rows_and_leaves_nothing_behind() -> None:
     assert target.num_open == 0
 
 
+def test_steps_too_wide_for_the_context_are_not_replayed() -> None:
+    """A chunk of several long prompts beside a step of one sequence."""
+    target = ScriptedTarget(lambda _: np.zeros(30, dtype=np.float32), 30, context_limit=20)
+    replay = Replay(target)
+    replay.play(Pattern(Counter({31: 2, 1: 6}), num_steps=8, pause=0.0, batch=2, in_flight=1.2, positions=18.0), 1.0)
+    assert {sum(len(tree) for _, tree in feeds) for feeds in target.feeds[2:]} == {1, 31}
+    assert all(len(tree) < 20 for feeds in target.feeds for _, tree in feeds)
+    alone = Replay(target)
+    alone.play(Pattern(Counter({31: 2}), num_steps=2, pause=0.0, batch=1, in_flight=1.0, positions=18.0), 1.0)
+    assert alone.seconds is None
+    assert target.num_open == 0
+
+
 def test_forwards_are_replayed_between_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[tuple[Pattern, float]] = []
     monkeypatch.setattr(Replay, "play", lambda _, pattern, share: played.append((pattern, share)))

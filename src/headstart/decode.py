@@ -270,7 +270,7 @@ class Decoder:
         clock.mark("commit")
         if self._reader and chunks:
             self._reader.read_prompt(chunks)
-        if self.proposer and observations and not (self._planner and self._planner.is_resting):
+        if self.proposer and observations and not (self._planner and self._planner.rests([o.key for o in observations])):
             self.proposer.observe(observations)
         clock.mark("propose")
         if has_drafts:
@@ -284,8 +284,10 @@ class Decoder:
         """The sequences to draft for: those behind their prompt that may still commit drafted tokens."""
         if self.proposer is None or self.num_nodes == 0:
             return []
-        if self._planner and not self._planner.expect(sum([running.num_rows for running in self._running])):
-            return []
+        if self._planner:
+            keys = [generation.key for running in self._running for generation in running.generations]
+            if not self._planner.expect(sum([running.num_rows for running in self._running]), keys):
+                return []
         behind = [r.generation.sequence(self.num_nodes, self.rule.choice) for r in self._running if not r.is_prompting]
         return [sequence for sequence in behind if sequence.max_nodes]
 

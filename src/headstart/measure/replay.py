@@ -42,6 +42,14 @@ class Pattern:
         total = sum(self.steps_by_rows.values())
         return sum(rows * count for rows, count in self.steps_by_rows.items()) / total / self.in_flight
 
+    def num_sequences(self, num_rows: int) -> int:
+        """That so many rows of a step belong to."""
+        return min(max(round(num_rows / self.rows_of_sequence), 1), num_rows, self.batch)
+
+    def most_rows(self, num_rows: int) -> int:
+        """Of one sequence in a step of so many."""
+        return -(-num_rows // self.num_sequences(num_rows))
+
 
 class Replay:
     """The replays of one configuration at one point."""
@@ -58,16 +66,18 @@ class Replay:
     def play(self, pattern: Pattern, share: float) -> None:
         """As many forwards as this share of a batch's."""
         number = min(max(round(share * pattern.num_steps), _LEAST), pattern.num_steps)
-        sizes = drawn(pattern.steps_by_rows, number)
-        length = min(max(round(pattern.positions), 1), self._target.context_limit - max(sizes))
+        limit = self._target.context_limit
+        sizes = [size for size in drawn(pattern.steps_by_rows, number) if pattern.most_rows(size) < limit]
+        if not sizes:
+            return
+        length = min(max(round(pattern.positions), 1), limit - max(map(pattern.most_rows, sizes)))
         slots = [self._target.open() for _ in range(pattern.batch)]
         try:
             for slot in slots:
                 self._target.forward([Feed(slot, self._chain(length), length - 1)])
                 self._target.keep(slot, tuple(range(length)))
             for size in sizes:
-                used = min(max(round(size / pattern.rows_of_sequence), 1), size, pattern.batch)
-                self._seconds.append(self._forward(slots[:used], size, pattern.pause))
+                self._seconds.append(self._forward(slots[: pattern.num_sequences(size)], size, pattern.pause))
         finally:
             for slot in slots:
                 self._target.close(slot)

@@ -97,25 +97,34 @@ class AutoProposer:
         self._chances = Chances()
         self._books: dict[int, _Book] = {}
         self._step = 0
-        self.is_resting = False
+        # By sequence, since several loops may ask the same proposer in turn:
+        self._resting: dict[int, int] = {}  # rows of a step in which nobody was asked, nor need be in the next one
+        self._pending: dict[int, _Pending] = {}
         self._num_rows = 0
-        self._pending: _Pending | None = None
         self._rows_chosen: Counter[int] = Counter()
         self._sequences_seen: Counter[int] = Counter()
         self._advantage = 1.0  # of the last drafts over plain decoding, as planned
         self._overhead = 0.0
         self._token_seconds = self._row_seconds = 0.0  # of the last step with drafts
 
-    def expect(self, num_rows: int) -> bool:
+    def expect(self, num_rows: int, keys: ListOf[int]) -> bool:
         """Rows that the coming step holds whatever is drafted, roots and chunks of prompts; whether to ask for drafts."""
-        is_same = self.is_resting and num_rows == self._num_rows
-        self._num_rows, self._pending = num_rows, None
-        self.is_resting = is_same and (self._step + 1) % _HEARD_WHILE_RESTING != 0 and self._rest_goes_on()
-        if self.is_resting:
+        is_same = all(self._resting.get(key) == num_rows for key in keys)
+        self._num_rows = num_rows
+        for key in keys:
+            self._pending.pop(key, None)
+        if is_same and (self._step + 1) % _HEARD_WHILE_RESTING != 0 and self._rest_goes_on():
             self._step += 1
             self._rows_chosen[0] += 1
             self._sequences_seen[num_rows] += 1
-        return not self.is_resting
+            return False
+        for key in keys:
+            self._resting.pop(key, None)
+        return True
+
+    def rests(self, keys: ListOf[int]) -> bool:
+        """Whether nothing of the step under way of these sequences has to be observed."""
+        return all(key in self._resting for key in keys)
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
         """One tree a sequence, the root alone where nothing pays."""
@@ -132,8 +141,9 @@ class AutoProposer:
         trees = self._drafts(pending) if pending.offers else [Tree.root(sequence.tokens[-1]) for sequence in sequences]
         self._sequences_seen[len(sequences)] += 1
         self._rows_chosen[sum(map(len, pending.kept.values()))] += 1
-        self._pending = pending
-        self.is_resting = not pending.asked and self._may_rest(pending)
+        self._await(pending)
+        if not pending.asked and self._may_rest(pending):
+            self._resting.update((sequence.key, num_rows) for sequence in sequences)
         pending.started = self._clock()
         self._overhead += 0.1 * (pending.started - started - self._overhead)
         return trees
@@ -144,7 +154,9 @@ class AutoProposer:
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Time the step, judge all that was offered, and pass on to each member what became of its own tree."""
-        pending, self._pending = self._pending, None
+        pending: _Pending | None = None
+        for observation in observations:
+            pending = self._pending.pop(observation.key, None) or pending
         if pending is not None and not pending.is_steady:
             self._time(pending)
         right: Counter[int] = Counter()
@@ -168,6 +180,8 @@ class AutoProposer:
     def forget(self, key: int) -> None:
         """The sequence left."""
         self._books.pop(key, None)
+        self._resting.pop(key, None)
+        self._pending.pop(key, None)
         for member in self.members:
             member.proposer.forget(key)
 
@@ -192,12 +206,17 @@ class AutoProposer:
 
     def _unmoved(self, pending: _Pending) -> list[Tree]:
         """Drafts that depend on neither clock nor neighbours."""
-        pending.is_steady, self._pending = True, pending
+        pending.is_steady = True
+        self._await(pending)
         if self._steady is None:
             return [Tree.root(sequence.tokens[-1]) for sequence in pending.sequences]
         return self._steady.proposer.propose(
             [replace(sequence, max_nodes=min(sequence.max_nodes, STEADY_NODES)) for sequence in pending.sequences]
         )
+
+    def _await(self, pending: _Pending) -> None:
+        """Until the step's tokens are told."""
+        self._pending.update((sequence.key, pending) for sequence in pending.sequences)
 
     def _may_ask(self, sequences: ListOf[Sequence]) -> list[Member]:
         """Members that are on or due; all of them where a text is new, since nobody knows yet who guesses it well."""

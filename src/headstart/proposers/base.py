@@ -121,13 +121,15 @@ class GrowsByLevel(Proposer, Protocol):
 class Planner(Proposer, Protocol):
     """A proposer that weighs what its drafts cost; so it wants to know what else a step holds, and can give reasons."""
 
-    is_resting: bool  # whether nothing of the step under way has to be observed
-
-    def expect(self, num_rows: int) -> bool:
+    def expect(self, num_rows: int, keys: ListOf[int]) -> bool:
         """Called before each step; whether to be asked for drafts. If not, it is not told of the step either.
 
-        ``num_rows``: rows that the step feeds whatever is drafted, which are roots and chunks of prompts.
+        ``num_rows``: rows that the step feeds whatever is drafted, which are roots and chunks of prompts. ``keys``: the step's
+        sequences.
         """
+
+    def rests(self, keys: ListOf[int]) -> bool:
+        """Whether nothing of the step under way of these sequences has to be observed."""
 
     def describe(self) -> dict[str, Any]:
         """The reasons, as JSON."""
