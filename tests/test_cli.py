@@ -315,6 +315,21 @@ def test_steps_are_bracketed_in_a_pipe_and_counted_on_stderr(run: Run, model: st
     assert "tokens/s" in err
 
 
+def test_a_seed_that_was_drawn_is_shown_and_gives_the_same_text_again(run: Run, model: str) -> None:
+    drawn = ("--max-tokens", "12", "--ignore-eos", "--temperature", "1")
+    line = ("generate", model, "why?", *drawn)
+    for more in ((), ("--explain",), ("--n", "2")):
+        status, out, err = run(*line, *more)
+        seed = err.rstrip().rpartition(", seed ")[2]
+        assert (status, seed.isdigit()) == (0, True), err
+        assert run(*line, *more, "--seed", seed)[1] == out
+    _, out, err = run("chat", model, *drawn, stdin="why?\nwhy?\n")
+    seeds = [each.rpartition(", seed ")[2] for each in err.splitlines() if "tokens/s" in each]
+    assert len(set(seeds)) == 2 and all(seed.isdigit() for seed in seeds)
+    assert out.startswith(run(*line, "--seed", seeds[0])[1])
+    assert "seed" not in run("generate", model, "why?", "--max-tokens", "4", "--show-steps")[2]
+
+
 def test_reasons_end_with_what_came_of_them(run: Run, model: str) -> None:
     limit = ("--max-tokens", "12", "--ignore-eos", "--explain")
     generate = ("generate", model, "why?", *limit)

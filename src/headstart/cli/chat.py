@@ -22,6 +22,7 @@ from headstart.cli.options import (
     open_model,
     read_input,
     sampling_of,
+    seeded,
     switch,
 )
 from headstart.errors import HeadstartError, RequestError
@@ -106,7 +107,8 @@ class Conversation:
         from headstart.cli.terminal import StepWriter, Tally, remark, say
 
         messages = [*self.messages, {"role": "user", "content": turn}]
-        steps = self.llm.stream(messages, self.sampling)
+        request = seeded(self.sampling)
+        steps = self.llm.stream(messages, request)
         writer, tally, started = StepWriter(show_steps=self.show_steps), Tally(), time.perf_counter()
         text = ""
         try:
@@ -120,7 +122,7 @@ class Conversation:
             seconds = time.perf_counter() - started
             self.tally.join(tally)
             self.seconds += seconds
-        remark(tally.line(seconds))
+        remark(tally.line(seconds, request))
 
 
 def _turns(interactive: bool) -> Iterator[str]:

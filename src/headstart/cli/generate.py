@@ -22,6 +22,7 @@ from headstart.cli.options import (
     open_model,
     read_input,
     sampling_of,
+    seeded,
     switch,
 )
 from headstart.errors import RequestError
@@ -51,7 +52,8 @@ def generate(
     """Answer one prompt."""
     from headstart.cli.terminal import Tally, check_json, explanation, remark
 
-    request = sampling_of(sampling)
+    asked = sampling_of(sampling)
+    request = seeded(asked)
     check_json(json)
     check_explain(explain, proposer)
     _refuse_idle(json, show_steps, request.n, request.logprobs)
@@ -64,17 +66,18 @@ def generate(
     llm = open_model(model, engine, proposer, proposers, accepting)
     chat = False if raw else None
     started = time.perf_counter()
+    is_drawn = request.seed != asked.seed  # and whoever wants the text again must know it
     if json is None and request.n == 1:
         tally = _stream(llm.stream(content, request, chat=chat), show_steps)
         seconds = time.perf_counter() - started
-        if not explain and (show_steps or sys.stderr.isatty()):
-            remark(tally.line(seconds))
     else:
         answer = llm.generate(content, request, chat=chat)
         tally, seconds = Tally.of(answer.choices), time.perf_counter() - started
         _write(answer, json, {"explain": llm.explain()} if explain else {})
     if explain:
-        explanation(llm.explain(), tally, seconds)
+        explanation(llm.explain(), tally, seconds, request)
+    elif json is None and (is_drawn or (request.n == 1 and (show_steps or sys.stderr.isatty()))):
+        remark(tally.line(seconds, request))
 
 
 def _refuse_idle(json: str | None, show_steps: bool, n: int, logprobs: int | None) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 from cyclopts import Parameter, Token, convert
 
 from headstart.errors import RequestError
-from headstart.sampling import Sampling
+from headstart.sampling import Sampling, fresh_seed
 
 if TYPE_CHECKING:
     from headstart.llm import LLM
@@ -116,6 +116,11 @@ def sampling_of(flags: SamplingFlags | None) -> Sampling:
         return Sampling()
     chosen: dict[str, Any] = given(flags)
     return Sampling(**chosen | {"logit_bias": dict(map(_bias, chosen["logit_bias"]))})
+
+
+def seeded(request: Sampling) -> Sampling:
+    """The request with a seed, drawn here where it samples and brings none: so that what is shown can be repeated."""
+    return replace(request, seed=fresh_seed()) if request.seed is None and request.temperature > 0 else request
 
 
 def _bias(text: str) -> tuple[int, float]:

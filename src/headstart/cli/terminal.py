@@ -18,6 +18,7 @@ from headstart.llm import Answer, Step
 from headstart.measure.report import as_json, check_writable, save_json
 from headstart.measure.tables import aligned
 from headstart.plan.explain import tables
+from headstart.sampling import Sampling
 
 _BLOCKS = ("bold cyan", "bold yellow")  # of two steps that follow each other
 STDOUT = "-"
@@ -54,13 +55,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console.print(drawn)
 
 
-def explanation(described: Mapping[str, Any], tally: Tally, seconds: float) -> None:
+def explanation(described: Mapping[str, Any], tally: Tally, seconds: float, request: Sampling | None = None) -> None:
     """Write the reasons of the proposer ``auto`` to stderr, and what came of them."""
     for header, rows in tables(described):
         remark("")
         remark(aligned(header, rows))
     remark("")
-    remark(tally.line(seconds))
+    remark(tally.line(seconds, request))
 
 
 def check_json(target: str | None) -> None:
@@ -131,10 +132,11 @@ class Tally:
         """L."""
         return self.num_emitted / self.num_steps if self.num_steps else 1.0
 
-    def line(self, seconds: float) -> str:
-        """The counts as one line."""
+    def line(self, seconds: float, request: Sampling | None = None) -> str:
+        """The counts as one line, and the seed of a request that needed one."""
         rate = self.num_tokens / seconds if seconds else 0.0
-        return f"{self.num_tokens} tokens, {self.num_steps} steps, L {self.acceptance_length:.2f}, {rate:.1f} tokens/s"
+        seed = f", seed {request.seed}" if request is not None and request.temperature > 0 else ""
+        return f"{self.num_tokens} tokens, {self.num_steps} steps, L {self.acceptance_length:.2f}, {rate:.1f} tokens/s{seed}"
 
 
 def can_draw() -> bool:
