@@ -342,6 +342,8 @@ def test_draws_are_held_against_the_targets_own_distribution() -> None:
         ({"temperature": 1.0}, RequestError, "a check has no option temperature"),
         ({"accept": "typical"}, RequestError, "accept typical changes the distribution on purpose"),
         ({"accept": "blck"}, RequestError, "unknown accept rule 'blck'; did you mean block"),
+        ({"draws": 7, "accept": "exact"}, RequestError, "draws has no effect with accept exact"),
+        ({"level": 0.5}, RequestError, "level has no effect with accept exact"),
         ({"draws": 0}, RequestError, "draws is 0"),
         ({"level": 1}, RequestError, "level is 1"),
         ({"seed": "x"}, RequestError, "seed is 'x'"),

@@ -425,3 +425,15 @@ def test_a_sampling_does_not_change_with_the_callers_mapping() -> None:
     s = Sampling(logit_bias=bias)
     bias[2] = NAN
     assert s.logit_bias == {1: 2.0}
+
+
+def test_numbers_of_numpy_are_taken_as_pythons_own() -> None:
+    numbers: dict[str, Any] = {"temperature": np.float32(0.5), "top_k": np.int64(3), "seed": np.int32(7)}
+    tokens: dict[str, Any] = {"stop_token_ids": np.array([4]), "logit_bias": {np.int64(5): np.float32(1)}}
+    given = Sampling(**numbers, **tokens)
+    assert given == Sampling(temperature=0.5, top_k=3, seed=7, stop_token_ids=(4,), logit_bias={5: 1.0})
+    seen = (given.temperature, given.top_k, *given.stop_token_ids, *given.logit_bias)
+    assert [type(value) for value in seen] == [float, int, int, int]
+    wrong: Any = np.float64(3.0)
+    with pytest.raises(RequestError, match="top_k is"):
+        Sampling(top_k=wrong)

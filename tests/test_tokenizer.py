@@ -254,6 +254,7 @@ def test_a_template_that_does_not_compile_is_a_model_error() -> None:
         ([{"content": "x"}], "Message 0 has no role"),
         ([*USER, {"role": "user"}], r"Message 1 \(user\) has no content"),
         ([{"role": "user", "content": []}], r"Message 0 \(user\) has no content"),
+        ([{"role": "user", "content": ()}], r"Message 0 \(user\) has no content"),
         ([{"role": "user", "content": b"x"}], r"Message 0 \(user\) has bytes for content; decode them"),
         ([{"role": "user", "content": ["x"]}], r"Message 0 \(user\): part 0 must be an object such as"),
         ([{"role": "user", "content": [{"text": "x"}]}], r"Message 0 \(user\): part 0 must be an object such as"),
@@ -270,6 +271,7 @@ def test_text_parts_are_joined_line_by_line() -> None:
     parts = [{"role": "user", "content": [TEXT, {"type": "text", "text": "there"}]}]
     tokenizer = chat("{% for m in messages %}{{ m.role + ':' + m.content }}{% endfor %}")
     assert tokenizer.apply_chat(parts) == "user:hello\nthere"
+    assert tokenizer.apply_chat([{"role": "user", "content": tuple(parts[0]["content"])}]) == "user:hello\nthere"
     assert parts[0]["content"] == [TEXT, {"type": "text", "text": "there"}]
 
 

@@ -26,7 +26,8 @@ import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,8 @@ class Sampling:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         require(isinstance(self.logit_bias, Mapping), "logit_bias", self.logit_bias, "a mapping from token ids to numbers")
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        for entry in fields(self):
+            object.__setattr__(self, entry.name, _python(getattr(self, entry.name)))
         self._check_numbers()
         self._check_counts()
         self._check_tokens()
@@ -391,6 +394,17 @@ def _mix(z: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
+
+
+def _python(value: Any) -> Any:
+    """Numbers of other libraries, such as numpy's, as Python's own, which engines and JSON take."""
+    if isinstance(value, dict):
+        return {_python(token): _python(bias) for token, bias in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_python, value))
+    if isinstance(value, int | float):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value) if isinstance(value, Real) else value
 
 
 def _is_int(value: object) -> bool:

@@ -52,6 +52,7 @@ def check(
     chosen = _settings(settings, named)
     _refuse_plain(chosen)
     rule = chosen.rule(llm.rule)
+    chosen.refuse_idle(rule)
     accelerated, skipped = _accelerated(llm, chosen, rule, num_nodes, options or {})
     chosen_prompts = prompt_set(_built_in(llm) if prompts is None else prompts, chosen.limit)
     if prompts is None:

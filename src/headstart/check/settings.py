@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from headstart.accept import EXACT, Rule, choose_rule
 from headstart.errors import RequestError, require
@@ -32,7 +32,19 @@ class CheckSettings:
         require(type(self.level) in (int, float) and 0 < self.level < 1, "level", self.level, "a number above 0 and below 1")
         require(type(self.seed) is int, "seed", self.seed, "a whole number")
         require(self.accept is None or isinstance(self.accept, str), "accept", self.accept, "a rule's name, or None")
-        self.rule(EXACT)
+        rule = self.rule(EXACT)
+        if self.accept is not None:
+            self.refuse_idle(rule)
+
+    def refuse_idle(self, rule: Rule) -> None:
+        """RequestError for what a check of this rule does not read."""
+        if not rule.repeats_plain:
+            return
+        for entry in fields(self):
+            if entry.name in ("draws", "level") and getattr(self, entry.name) != entry.default:
+                raise RequestError(
+                    f"{entry.name} has no effect with accept {rule.name}, whose tokens are compared one by one; leave it out"
+                )
 
     def rule(self, own: Rule) -> Rule:
         """The rule of acceptance; ``own`` is the model's. RequestError if it does not keep the model's distribution."""

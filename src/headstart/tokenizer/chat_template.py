@@ -88,9 +88,9 @@ def check_messages(messages: Sequence[Message]) -> None:
         where, content = f"Message {index} ({message['role']})", message.get("content")
         if isinstance(content, bytes):
             raise RequestError(f"{where} has bytes for content; decode them to text")
-        if isinstance(content, list):
+        if isinstance(content, list | tuple):
             _check_parts(content, where)
-        if (not isinstance(content, str | list) or content == []) and not message.get("tool_calls"):
+        if (not isinstance(content, str | list | tuple) or content in ([], ())) and not message.get("tool_calls"):
             raise RequestError(f"{where} has no content")
 
 
@@ -108,6 +108,6 @@ def _check_parts(parts: Sequence[Any], where: str) -> None:
 def _with_text(message: Message) -> dict[str, Any]:
     """The message with the text of its parts as one, a line each: templates of text models know nothing of parts."""
     content = message.get("content")
-    if not isinstance(content, list):
+    if not isinstance(content, list | tuple):
         return dict(message)
     return dict(message) | {"content": "\n".join(part["text"] for part in content)}
