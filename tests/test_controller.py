@@ -341,10 +341,11 @@ def test_a_loop_that_rests_does_not_silence_another_one() -> None:
 
     def drafts(neighbour: bool) -> list[ListOf[int]]:
         target = world(Text(4))
-        proposer = auto(target, heads=heads(target))
+        proposer = auto(target, heads=heads(target, shares=((0.0,) * 4, (0.0,) * 3, (0.0,) * 2), estimates=GOOD))
         resting = Decoder(target, proposer, num_nodes=31)
         (unguessable,) = resting.add(prompts(1)[0], Sampling(max_tokens=2000))
         while not proposer.rests([unguessable.key]):
+            assert not unguessable.finished
             resting.step()
         decoder = Decoder(target, Drawn(proposer), num_nodes=31)
         (drafted,) = decoder.add(prompts(2)[1], Sampling(max_tokens=40, temperature=0.5, seed=5))
