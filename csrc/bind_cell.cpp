@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "arrays.h"
@@ -41,19 +43,30 @@ nb::object level(const Cell& cell, const Array<float, 2>& parents, const Array<s
   return nb::make_tuple(std::move(states).release(), std::move(ids).release(), std::move(probabilities).release());
 }
 
+// Keys, temperature, top-k, top-p, the logarithm of min-p, vocabulary and sharpness, or nothing.
+using Noise = std::optional<std::tuple<std::vector<std::uint64_t>, double, std::int64_t, double, double, std::int64_t, double>>;
+
+std::optional<Coupling> as_coupling(const Noise& noise) {
+  if (!noise) return {};
+  const auto& [keys, temperature, top_k, top_p, log_min_p, vocab_size, sharpness] = *noise;
+  return Coupling{keys, temperature, top_k, top_p, log_min_p, vocab_size, sharpness};
+}
+
 nb::tuple whole_draft(const Cell& cell, const Array<float, 2>& hidden, const std::vector<std::int64_t>& roots, const std::vector<std::int64_t>& max_nodes,
                       const std::vector<std::int64_t>& num_levels, const std::vector<double>& least_reach,
                       const std::vector<std::vector<double>>& factors, std::int64_t num_ranks, double least_node_reach, double certain,
-                      const std::optional<Array<std::int64_t>>& base_ids) {
+                      const std::optional<Array<std::int64_t>>& base_ids, const std::vector<Noise>& noises, std::int64_t num_candidates) {
   const std::size_t count = roots.size();
   for (const std::size_t size : {hidden.shape(0), max_nodes.size(), num_levels.size(), least_reach.size(), factors.size()})
     if (size != count) throw std::invalid_argument("every list has one entry a sequence");
+  if (!noises.empty() && noises.size() != count) throw std::invalid_argument("noises has one entry a sequence, or none");
   std::vector<DraftRequest> requests;
-  for (std::size_t i = 0; i < count; ++i) requests.push_back({roots[i], max_nodes[i], num_levels[i], least_reach[i], factors[i]});
+  for (std::size_t i = 0; i < count; ++i)
+    requests.push_back({roots[i], max_nodes[i], num_levels[i], least_reach[i], factors[i], noises.empty() ? std::nullopt : as_coupling(noises[i])});
   Drafts drafts;
   {
     const Unlocked unlocked;
-    drafts = draft(cell, {hidden.data(), hidden.size()}, requests, {num_ranks, least_node_reach, certain},
+    drafts = draft(cell, {hidden.data(), hidden.size()}, requests, {num_ranks, num_candidates, least_node_reach, certain},
                    base_ids ? span(*base_ids) : std::span<const std::int64_t>());
   }
   if (!drafts.usable) raise_unusable_logits();
@@ -75,5 +88,6 @@ void bind_cell(nb::module_& module) {
            "States [n, D] of a level's nodes, and ids and probabilities [n, k] of their likeliest children.")
       .def("draft", &whole_draft, nb::arg("hidden"), nb::arg("roots"), nb::arg("max_nodes"), nb::arg("num_levels"), nb::arg("least_reach"),
            nb::arg("factors"), nb::arg("num_ranks"), nb::arg("least_node_reach"), nb::arg("certain"), nb::arg("base_ids") = nb::none(),
-           "Tokens, parents and probabilities of the likeliest tree of each sequence, and the passes that were made.");
+           nb::arg("noises") = std::vector<Noise>(), nb::arg("num_candidates") = 0,
+           "Tokens, parents and probabilities of the likeliest or coupled tree of each sequence, and the passes that were made.");
 }

@@ -27,14 +27,14 @@ class Growth {
   Node& node(std::int64_t index) { return nodes_[static_cast<std::size_t>(index)]; }
   const std::vector<std::int64_t>& frontier() const { return frontier_; }
 
-  // Children of the frontier's nodes, in its order, `num_ranks` each; keeps the likeliest paths and expands what is new among them.
+  // Children of the frontier's nodes, in its order, as many each; keeps the likeliest paths and expands what is new among them.
   void add(std::span<const std::int64_t> tokens, std::span<const double> estimates, std::int64_t depth) {
     const auto first = static_cast<std::int64_t>(nodes_.size());
     const std::size_t ranks = tokens.size() / frontier_.size();
     const double factor = request_.factors[static_cast<std::size_t>(depth) - 1];
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const std::int64_t parent = frontier_[i / ranks];
-      const double probability = std::min(std::max(estimates[i], kTiny) * factor, settings_.certain), reach = node(parent).reach * probability;
+      const double probability = std::min(estimates[i] * factor, settings_.certain), reach = node(parent).reach * probability;
       if (reach > border_) nodes_.push_back({tokens[i], parent, probability, reach});
     }
     for (auto i = first; i < static_cast<std::int64_t>(nodes_.size()); ++i) kept_.push_back(i);
@@ -93,7 +93,37 @@ void check(const Cell& cell, std::span<const float> hidden, std::span<const Draf
     if (request.num_levels > cell.num_depths()) throw std::out_of_range("the cell has fewer levels than are wanted");
     if (static_cast<std::int64_t>(request.factors.size()) < request.num_levels)
       throw std::invalid_argument("factors must be one number a level");
+    if (!request.coupling) continue;
+    const Coupling& coupling = *request.coupling;
+    if (settings.num_candidates < settings.num_ranks) throw std::invalid_argument("num_candidates must be num_ranks or more");
+    if (!(coupling.temperature > 0)) throw std::invalid_argument("noise needs a temperature above 0");
+    if (static_cast<std::int64_t>(coupling.keys.size()) < request.num_levels) throw std::invalid_argument("keys must be one number a level");
   }
+}
+
+// Candidates of many nodes, likeliest first.
+struct Candidates {
+  std::vector<std::int64_t> tokens;
+  std::vector<double> probabilities;
+};
+
+// The children of `count` nodes from their candidates, which begin at node number `first`.
+Candidates chosen(const DraftRequest& request, const Candidates& found, std::size_t first, std::size_t count, std::size_t width,
+                  std::size_t ranks, std::int64_t depth) {
+  Candidates children{std::vector<std::int64_t>(count * ranks), std::vector<double>(count * ranks)};
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto tokens = std::span(found.tokens).subspan((first + i) * width, width);
+    const auto probabilities = std::span(found.probabilities).subspan((first + i) * width, width);
+    const auto own = std::span(children.tokens).subspan(i * ranks, ranks);
+    const auto estimates = std::span(children.probabilities).subspan(i * ranks, ranks);
+    if (request.coupling) {
+      couple(*request.coupling, request.coupling->keys[static_cast<std::size_t>(depth)], tokens, probabilities, own, estimates);
+    } else {
+      std::copy_n(tokens.begin(), ranks, own.begin());
+      std::copy_n(probabilities.begin(), ranks, estimates.begin());
+    }
+  }
+  return children;
 }
 
 }  // namespace
@@ -102,12 +132,15 @@ Drafts draft(const Cell& cell, std::span<const float> hidden, std::span<const Dr
              std::span<const std::int64_t> base_ids) {
   check(cell, hidden, requests, settings, base_ids);
   const auto wide = static_cast<std::size_t>(cell.width());
+  const bool is_noisy = std::any_of(requests.begin(), requests.end(), [](const DraftRequest& request) { return request.coupling.has_value(); });
   const std::int64_t ranks = std::min(settings.num_ranks, cell.num_outputs());
+  const std::int64_t num_candidates = is_noisy ? std::min(settings.num_candidates, cell.num_outputs()) : ranks;
+  const auto width = static_cast<std::size_t>(num_candidates);
   std::vector<Growth> growths;
   for (const DraftRequest& request : requests) growths.emplace_back(request, settings);
   std::vector<float> parents(hidden.begin(), hidden.end()), states;
-  std::vector<std::int64_t> tokens, ids;
-  std::vector<double> probabilities;
+  std::vector<std::int64_t> tokens;
+  Candidates found;
   Drafts drafts;
   for (std::int64_t depth = 0;; ++depth) {
     tokens.clear();
@@ -124,21 +157,23 @@ Drafts draft(const Cell& cell, std::span<const float> hidden, std::span<const Dr
       }
     if (tokens.empty()) break;
     states.resize(tokens.size() * wide);
-    ids.resize(tokens.size() * static_cast<std::size_t>(ranks));
-    probabilities.resize(ids.size());
+    found.tokens.resize(tokens.size() * width);
+    found.probabilities.resize(found.tokens.size());
     ++drafts.num_passes;
-    if (!cell.run(parents, tokens, depth, ranks, states.data(), ids.data(), probabilities.data())) {
+    if (!cell.run(parents, tokens, depth, num_candidates, states.data(), found.tokens.data(), found.probabilities.data())) {
       drafts.usable = false;
       return drafts;
     }
     if (!base_ids.empty())
-      for (std::int64_t& id : ids) id = base_ids[static_cast<std::size_t>(id)];
-    std::size_t start = 0;
-    for (Growth& growth : growths) {
-      if (growth.frontier().empty()) continue;
-      const std::size_t count = growth.frontier().size() * static_cast<std::size_t>(ranks);
-      growth.add(std::span(ids).subspan(start, count), std::span(probabilities).subspan(start, count), depth + 1);
-      start += count;
+      for (std::int64_t& id : found.tokens) id = base_ids[static_cast<std::size_t>(id)];
+    for (double& probability : found.probabilities) probability = std::max(probability, kTiny);
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < growths.size(); ++i) {
+      const std::size_t count = growths[i].frontier().size();
+      if (count == 0) continue;
+      const Candidates children = chosen(requests[i], found, first, count, width, static_cast<std::size_t>(ranks), depth);
+      growths[i].add(children.tokens, children.probabilities, depth + 1);
+      first += count;
     }
   }
   for (Growth& growth : growths) drafts.trees.push_back(growth.tree());

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headstart import _native
+from headstart.accept import Choice
 from headstart.errors import ModelError
 from headstart.heads.hydra import BoundHydra, HydraConfig, HydraHeads
+from headstart.heads.operations import Coupling
 from headstart.proposers.base import Observation
 from headstart.proposers.base import Sequence as InFlight
 from headstart.proposers.hydra import HydraProposer
@@ -114,8 +118,8 @@ def test_states_that_are_no_numbers_are_an_error() -> None:
         cell().level(np.full((1, D), np.nan, dtype=np.float32), np.zeros(1, dtype=np.int64), 0, 3)
 
 
-def asked(tokens: list[int], nodes: int, depth: int, least_reach: float) -> InFlight:
-    sampler = Sampler(Sampling(), vocab_size=V, seed=1)
+def asked(tokens: list[int], nodes: int, depth: int, least_reach: float, sampling: Sampling | None = None) -> InFlight:
+    sampler = Sampler(sampling or Sampling(), vocab_size=V, seed=1)
     return InFlight(len(tokens), tokens, len(tokens), sampler, nodes, depth, least_reach=least_reach)
 
 
@@ -129,19 +133,34 @@ class Found:
         return self.states[[row for row, _ in rows]]
 
 
+samplings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.3, 1.0, 1.7]),
+    top_k=st.sampled_from([0, 1, 5]),
+    top_p=st.sampled_from([1.0, 0.9, 0.3]),
+    min_p=st.sampled_from([0.0, 0.05, 1.0]),
+)
+
+
 @pytest.mark.parametrize("draft_vocab", [None, tuple(range(70, 3, -1))])
 @given(
     seed=st.integers(0, 10**6),
+    samples=st.lists(samplings, min_size=4, max_size=4),
     limits=st.lists(st.tuples(st.integers(1, 14), st.integers(1, 5), st.sampled_from([0.0, 0.2, 0.7])), min_size=1, max_size=4),
     ranks=st.integers(1, 6),
     right=st.lists(st.booleans(), max_size=5),
 )
 def test_a_draft_in_one_call_is_the_one_grown_level_by_level(
-    draft_vocab: tuple[int, ...] | None, seed: int, limits: list[tuple[int, int, float]], ranks: int, right: list[bool]
+    draft_vocab: tuple[int, ...] | None,
+    seed: int,
+    samples: list[Sampling],
+    limits: list[tuple[int, int, float]],
+    ranks: int,
+    right: list[bool],
 ) -> None:
     proposer, rng = HydraProposer(bound("float32", draft_vocab=draft_vocab), num_ranks=ranks), np.random.default_rng(seed)
     found: Any = Found(rng.standard_normal((len(limits), D)).astype(np.float32))
-    sequences = [asked([3] * (i + 1), *limit) for i, limit in enumerate(limits)]
+    sequences = [asked([3] * (i + 1), *limit, sampling=samples[i]) for i, limit in enumerate(limits)]
     told = [Observation(s.key, Tree.chain([1, 3]), (3,), found, (i, 1)) for i, s in enumerate(sequences)]
     proposer.observe(told)
     for is_right in right:  # so that estimates are scaled
@@ -154,7 +173,15 @@ def test_a_draft_in_one_call_is_the_one_grown_level_by_level(
     assert proposer._is_compiled(sequences) and proposer.num_passes == 2 * num_passes
     for one, other in zip(drafted, expected, strict=True):
         assert (one.tokens, one.parents) == (other.tokens, other.parents)
-        np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-12)
+        np.testing.assert_allclose(one.probabilities, other.probabilities, rtol=1e-6)  # 1 - mass at a high temperature
+
+
+def test_other_choices_of_children_are_grown_in_python() -> None:
+    proposer, warm = HydraProposer(bound("float32")), Sampling(temperature=1.0)
+    for choice, compiled in (("coupled", True), ("drawn", False), ("likeliest", False)):
+        sequence = replace(asked([3], 4, 2, 0.0, warm), choice=cast(Choice, choice))
+        assert proposer._is_compiled([sequence]) is compiled
+    assert proposer._is_compiled([replace(asked([3], 4, 2, 0.0), choice="drawn")]), "at temperature 0 all choices are one"
 
 
 def test_drafts_that_do_not_fit_are_refused() -> None:
@@ -162,6 +189,8 @@ def test_drafts_that_do_not_fit_are_refused() -> None:
     given: dict[str, Any] = {"hidden": hidden, "roots": [1], "max_nodes": [3], "num_levels": [2], "least_reach": [0.0]}
     given |= {"factors": [[1.0, 1.0]], "num_ranks": 2, "least_node_reach": 0.0, "certain": 0.99}
     assert cell().draft(**given)[1] == 2
+    noise = Coupling([1, 2], 1.0, 0, 1.0, -math.inf, V, 0.7)
+    assert cell().draft(**given, noises=[noise], num_candidates=4)[1] == 2
     misshapen: list[dict[str, Any]] = [
         {"hidden": hidden[:, 1:].copy()},
         {"roots": []},
@@ -171,9 +200,14 @@ def test_drafts_that_do_not_fit_are_refused() -> None:
         {"factors": [[1.0]]},
         {"num_ranks": 0},
         {"base_ids": np.zeros(3, dtype=np.int64)},
+        {"noises": [noise, noise], "num_candidates": 4},
+        {"noises": [noise], "num_candidates": 1},
+        {"noises": [noise._replace(keys=[1])], "num_candidates": 4},
+        {"noises": [noise._replace(temperature=0.0)], "num_candidates": 4},
+        {"noises": [noise._replace(temperature=float("nan"))], "num_candidates": 4},
     ]
     for wrong in misshapen:
-        with pytest.raises(ValueError, match=r"entry|number|rows|draft|num_ranks|base_ids"):
+        with pytest.raises(ValueError, match=r"entry|number|rows|draft|num_ranks|base_ids|temperature"):
             cell().draft(**(given | wrong))
     outside: list[dict[str, Any]] = [{"num_levels": [K + 1], "factors": [[1.0] * 9]}, {"roots": [V]}]
     for wrong in outside:

@@ -48,10 +48,13 @@ class Cell:
         least_node_reach: float,
         certain: float,
         base_ids: NDArray[np.int64] | None = None,
+        noises: Sequence[tuple[Sequence[int], float, int, float, float, int, float] | None] = (),
+        num_candidates: int = 0,
     ) -> tuple[list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]], int]:
-        """Tokens, parents and probabilities of the likeliest tree of each of n sequences, and the passes that were made.
+        """Tokens, parents and probabilities of the likeliest or coupled tree of n sequences, and the passes that were made.
 
-        Lists have one entry a sequence; hidden is [n, D], factors are one number a level at least.
+        Lists have one entry a sequence; hidden is [n, D], factors are one number a level at least. Noises are
+        headstart.heads.operations.Coupling; num_candidates of a node are ranked by them.
         """
 
 @final

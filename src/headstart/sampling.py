@@ -221,6 +221,11 @@ class Sampler:
         return self.sampling.top_k > 0 or self.sampling.top_p < 1 or self.sampling.min_p > 0
 
     @property
+    def log_min_p(self) -> float:
+        """The logarithm of min-p; minus infinity: off."""
+        return self._log_min_p
+
+    @property
     def counts(self) -> Mapping[int, int]:
         """Occurrences of each committed token."""
         return self._counts

@@ -8,7 +8,7 @@ Shapes: n rows, D the model's width.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,18 @@ class DraftLayer(Protocol):
         """Bytes that the caches of all open slots hold."""
 
 
+class Coupling(NamedTuple):
+    """What couples drafted children with the picks behind a sequence's root (``proposers/children.py``)."""
+
+    keys: Sequence[int]  # of the noise, one a depth
+    temperature: float  # above 0
+    top_k: int  # 0: off
+    top_p: float
+    log_min_p: float  # minus infinity: off
+    vocab_size: int  # tokens that may be sampled
+    sharpness: float  # how much a lead in noisy log-probability says
+
+
 class Cell(Protocol):
     """The recurrent cell of sequential heads (``heads/hydra.py``), one call a level of a draft."""
 
@@ -100,11 +112,13 @@ class Cell(Protocol):
         least_node_reach: float,
         certain: float,
         base_ids: NDArray[np.int64] | None = None,
+        noises: Sequence[Coupling | None] = (),
+        num_candidates: int = 0,
     ) -> tuple[list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]], int]:
         """Whole drafts of n sequences, grown as in ``proposers/growth.py``, and the passes that were made.
 
         Tokens, parents and probabilities of each. ``hidden`` [n, D]; lists have one entry a sequence, ``factors`` [n][levels]
-        scale estimates by depth; ``base_ids``: tokens of the output rows.
+        scale estimates by depth; ``base_ids``: tokens of the output rows. Noise ranks ``num_candidates`` of each node.
         """
 
 

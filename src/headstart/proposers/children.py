@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.accept import Choice
+from headstart.heads.operations import Coupling
 from headstart.proposers.base import Sequence
 from headstart.sampling import noise_key, own_seed, rough_gumbel
 from headstart.tree import Draws
@@ -117,6 +118,17 @@ def choose_children(
             estimates = coupled[row, chosen] if choice == "coupled" else np.exp(logs[row, chosen])
             found.append(Children(tokens, tuple(estimates.tolist())))
     return found
+
+
+def coupling(sequence: Sequence, num_levels: int) -> Coupling | None:
+    """What the engine needs to couple children of ``num_levels`` depths; None where there is no noise."""
+    sampler, sampling = sequence.sampler, sequence.sampler.sampling
+    if sampling.temperature == 0:
+        return None
+    keys = [noise_key(sampler.seed, len(sequence.tokens) + depth) for depth in range(num_levels)]
+    return Coupling(
+        keys, sampling.temperature, sampling.top_k, sampling.top_p, sampler.log_min_p, sampler.vocab_size, _SHARPNESS
+    )
 
 
 def _likeliest(ids: NDArray[np.int64], logprobs: Floats, num_children: int) -> list[Children]:

@@ -19,7 +19,7 @@ from headstart.heads.hydra import BoundHydra
 from headstart.heads.operations import Array
 from headstart.proposers.base import Observation, Sequence
 from headstart.proposers.calibration import CERTAIN
-from headstart.proposers.children import choose_children
+from headstart.proposers.children import choose_children, coupling
 from headstart.proposers.growth import Growth
 from headstart.proposers.hidden import HiddenStates, SequenceState
 from headstart.tree import ROOT, Tree
@@ -62,8 +62,10 @@ class HydraProposer:
         self._states.forget(key)
 
     def _is_compiled(self, sequences: ListOf[Sequence]) -> bool:
-        """Whether the engine makes whole drafts; it knows the likeliest children alone, and no noise."""
-        return self.heads.cell is not None and all(sequence.sampler.sampling.temperature == 0 for sequence in sequences)
+        """Whether the engine makes whole drafts; it knows coupled children and, at temperature 0, the likeliest ones."""
+        return self.heads.cell is not None and all(
+            sequence.choice == "coupled" or sequence.sampler.sampling.temperature == 0 for sequence in sequences
+        )
 
     def _drafted(self, sequences: ListOf[Sequence], states: ListOf[SequenceState]) -> list[Tree]:
         """Trees that the engine grows."""
@@ -80,6 +82,8 @@ class HydraProposer:
             _LEAST_REACH,
             CERTAIN,
             self.heads.vocabulary,
+            [coupling(sequence, num) for sequence, num in zip(sequences, levels, strict=True)],
+            _NOISY_CANDIDATES,
         )
         self.num_passes += num_passes
         return [Tree.grown(*tree) for tree in found]
