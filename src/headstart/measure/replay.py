@@ -6,6 +6,7 @@ fastest forwards of a few in a row, which is what ``plan/profile.py`` looks for,
 
 So a *replay* feeds made-up tokens: prompts as long as the run's text is on average, then forwards whose numbers of rows are
 drawn evenly from those of the configuration's steps so far, each behind a pause as long as its steps have beside their forward.
+It is shorter than a batch, so the forwards of its first half stand for as many steps, and those of the second for all the rest.
 Replays stand between the batches of the run and meet the machine in the same moods. No draft is made and no token of the run is
 seen, so a forecast from replays can be wrong: about what asking costs, or about what a forward depends on.
 """
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
 from headstart.target.base import Feed, Slot, Target
@@ -60,7 +62,7 @@ class Replay:
 
     @property
     def seconds(self) -> float | None:
-        """Mean of a replayed forward; None where nothing was replayed."""
+        """Mean of a forward; None where nothing was replayed."""
         return sum(self._seconds) / len(self._seconds) if self._seconds else None
 
     def play(self, pattern: Pattern, share: float) -> None:
@@ -70,19 +72,26 @@ class Replay:
         sizes = [size for size in drawn(pattern.steps_by_rows, number) if pattern.most_rows(size) < limit]
         if not sizes:
             return
+        first, later = shuffled(sizes[1::2]), shuffled(sizes[::2])
+        seconds = self._forwards(pattern, [*first, *later])
+        rest = sum(seconds[len(first) :]) / len(later)
+        self._seconds.append((sum(seconds[: len(first)]) + (pattern.num_steps - len(first)) * rest) / pattern.num_steps)
+
+    def _forwards(self, pattern: Pattern, sizes: ListOf[int]) -> list[float]:
+        """Seconds of forwards with so many rows behind fresh prompts."""
+        limit = self._target.context_limit
         length = min(max(round(pattern.positions), 1), limit - max(map(pattern.most_rows, sizes)))
         slots = [self._target.open() for _ in range(pattern.batch)]
         try:
             for slot in slots:
                 self._target.forward([Feed(slot, self._chain(length), length - 1)])
                 self._target.keep(slot, tuple(range(length)))
-            for size in sizes:
-                self._seconds.append(self._forward(slots[: pattern.num_sequences(size)], size, pattern.pause))
+            return [self._forward(slots[: pattern.num_sequences(size)], size, pattern.pause) for size in sizes]
         finally:
             for slot in slots:
                 self._target.close(slot)
 
-    def _forward(self, slots: Sequence[Slot], num_rows: int, pause: float) -> float:
+    def _forward(self, slots: ListOf[Slot], num_rows: int, pause: float) -> float:
         feeds = [Feed(slot, self._chain(share)) for slot, share in zip(slots, shared(num_rows, len(slots)), strict=True)]
         until = time.perf_counter() + pause
         while time.perf_counter() < until:
@@ -104,11 +113,14 @@ def share_of(num_batches: int, num_replays: int) -> float:
 
 
 def drawn(counts: Mapping[int, int], number: int) -> list[int]:
-    """So many of these sizes, as often as they occurred, in an order that means nothing and is always the same."""
+    """So many of these sizes, as often as they occurred, ascending."""
     ordered = [rows for rows, count in sorted(counts.items()) for _ in range(count)]
-    chosen = [ordered[int((place + 0.5) * len(ordered) / number)] for place in range(number)]
-    random.Random(number).shuffle(chosen)
-    return chosen
+    return [ordered[int((place + 0.5) * len(ordered) / number)] for place in range(number)]
+
+
+def shuffled(sizes: ListOf[int]) -> list[int]:
+    """In an order that means nothing and is always the same."""
+    return random.Random(len(sizes)).sample(sizes, len(sizes))
 
 
 def shared(num_rows: int, number: int) -> list[int]:
