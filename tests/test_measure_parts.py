@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from headstart.measure.intervals import Rate, interval, percentiles
 from headstart.measure.prompts import BUILT_IN, parse
 from headstart.measure.quality import distance, from_original, perplexity
 from headstart.measure.record import read_record
-from headstart.measure.replay import Pattern, Replay, drawn, shared, shuffled
+from headstart.measure.replay import Pattern, Replay, drawn, replayed, shared, shuffled
 from headstart.plan.forecast import Forward, PlainSteps, step_seconds
 from headstart.plan.profile import Profile
 from headstart.proposers.choose import Guesser
@@ -362,25 +362,34 @@ def test_replayed_sizes_are_those_of_the_run(counts: dict[int, int], number: int
 def test_a_replay_feeds_the_runs_rows_and_leaves_nothing_behind() -> None:
     target = ScriptedTarget(lambda _: np.zeros(30, dtype=np.float32), 30)
     replay = Replay(target)
-    assert replay.seconds is None
+    assert replayed(replay, replay) is None
     pattern = Pattern(Counter({2: 3, 1: 1, 6: 2}), num_steps=6, pause=1e-4, batch=2, in_flight=1.5, positions=7.4)
     replay.play(pattern, 1.0)
     fed = [[len(tree) for _, tree in feeds] for feeds in target.feeds]
     assert fed[:2] == [[7], [7]]
     assert sorted(map(sum, fed[2:])) == [1, 2, 2, 2, 6, 6]
     assert all(len(rows) == {1: 1, 2: 1, 6: 2}[sum(rows)] for rows in fed[2:])
-    assert replay.seconds is not None and replay.seconds > 0
+    seconds = replayed(replay, replay)
+    assert seconds is not None and seconds > 0
     assert target.num_open == 0
 
 
 def test_a_replay_is_shorter_than_a_batch_but_begins_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first forwards behind a prompt are slow: they must not weigh more than in a batch, which has more of the others."""
     target = ScriptedTarget(lambda _: np.zeros(30, dtype=np.float32), 30)
-    times = iter([5.0] * 6 + [1.0] * 6)
+    times = iter([5.0] * 4 + [1.0] * 20)
     monkeypatch.setattr(Replay, "_forward", lambda *_: next(times))
     replay = Replay(target)
     replay.play(Pattern(Counter({1: 60}), num_steps=60, pause=0.0, batch=1, in_flight=1.0, positions=9.0), 0.1)
-    assert replay.seconds == pytest.approx((6 * 5.0 + 54 * 1.0) / 60)
+    assert replay.rounds == [pytest.approx((4 * 5.0 + 56 * 1.0) / 60)]
+
+
+def test_a_replay_is_held_against_plain_decodings_of_its_round() -> None:
+    """The machine was slow in the second round, and one configuration stalled in the last."""
+    plain, own = Replay(cast(Any, None)), Replay(cast(Any, None))
+    plain.rounds, own.rounds = [None, 1.0, 2.0, 1.0, 1.1], [3.0, 1.5, 3.0, 1.5, 9.9]
+    assert replayed(own, plain) == pytest.approx(1.05 * 1.5)
+    assert replayed(plain, plain) == pytest.approx(1.05)
 
 
 def test_steps_too_wide_for_the_context_are_not_replayed() -> None:
@@ -392,14 +401,18 @@ def test_steps_too_wide_for_the_context_are_not_replayed() -> None:
     assert all(len(tree) < 20 for feeds in target.feeds for _, tree in feeds)
     alone = Replay(target)
     alone.play(Pattern(Counter({31: 2}), num_steps=2, pause=0.0, batch=1, in_flight=1.0, positions=18.0), 1.0)
-    assert alone.seconds is None
+    assert alone.rounds == [None]
     assert target.num_open == 0
 
 
 def test_forwards_are_replayed_between_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[tuple[Pattern, float]] = []
-    monkeypatch.setattr(Replay, "play", lambda _, pattern, share: played.append((pattern, share)))
-    monkeypatch.setattr(Replay, "seconds", 0.5)
+
+    def play(replay: Replay, pattern: Pattern, share: float) -> None:
+        played.append((pattern, share))
+        replay.rounds.append(0.5)
+
+    monkeypatch.setattr(Replay, "play", play)
     texts = [f"why {'so ' * n}?" for n in range(20)]
     record = measure(scripted_llm(), texts, proposers=["plain", "ngram"], max_tokens=6, ignore_eos=True).record
     assert [entry["predicted"]["forward_ms"] for entry in record["configurations"]] == [500.0, 500.0]

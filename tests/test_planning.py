@@ -28,7 +28,7 @@ from headstart.plan.economics import (
     speedup,
 )
 from headstart.plan.forecast import Forward
-from headstart.plan.forecast_batches import BATCHES, Choice, Drafting, Line, Plain, best, choice
+from headstart.plan.forecast_batches import BATCHES, Choice, Drafting, Line, Pace, Plain, best, choice
 from headstart.plan.profile import Profile
 from headstart.plan.verdict import better_head, break_even, saved, verdict
 from headstart.plan.whatif import WhatIf, answer
@@ -122,11 +122,12 @@ def test_what_cannot_be_calculated_is_refused(numbers: dict[str, Any], others: d
 
 
 FORWARD = Forward(Profile((1, 8, 16, 64), (1.0, 1.0, 2.0, 8.0)), positions=0.0)
-PLAIN = Plain(FORWARD, scale=2.0, overhead=Line(0.25, 0.25))
+TWICE = Pace({1: 2.0, 4: 2.0})
+PLAIN = Plain(FORWARD, TWICE, overhead=Line(0.25, 0.25))
 
 
 def drafting(length: float, nodes: int = 7, asking: float = 0.5, name: str = "medusa") -> Drafting:
-    return Drafting(name, nodes, length, {nodes + 1: 10}, Line(0.0, asking))
+    return Drafting(name, nodes, length, {nodes + 1: 10}, Line(0.0, asking), TWICE)
 
 
 def test_a_line_goes_through_both_ends_and_never_below_zero() -> None:
@@ -147,10 +148,23 @@ def test_a_forecast_is_arithmetic_over_what_was_measured() -> None:
     assert best(PLAIN, [drafting(1.5), drafting(2.5), drafting(2.0)], 1).drafting.length == 2.5
 
 
+def test_a_pace_is_that_of_the_nearest_batches() -> None:
+    assert [Pace({4: 3.0, 1: 1.5}).at(n) for n in (1, 2, 4, 32)] == [1.5, 2.0, 3.0, 3.0]
+    slow = replace(drafting(2.5), pace=Pace({1: 3.0}))
+    assert choice(PLAIN, slow, 1).step == 3.0 * 1.0 + 0.5 + 0.5
+    part = choice(PLAIN, slow, 2.5)  # 20 rows: 2.5 at the profile's pace
+    assert part.step == pytest.approx(3.0 * 2.5 + 0.875 + 1.25)
+    assert PLAIN.seconds_per_token(2.5) == pytest.approx((2.0 + 0.875) / 2.5)
+
+
 def test_drafts_of_many_sizes_cost_their_mean_at_one_sequence() -> None:
-    mixed = Drafting("ngram", 15, 1.5, {1: 1, 16: 1}, Line(0.0, 0.0))
+    mixed = Drafting("ngram", 15, 1.5, {1: 1, 16: 1}, Line(0.0, 0.0), TWICE)
     assert choice(PLAIN, mixed, 1).step == 2.0 * 1.5 + 0.5
     assert mixed.mean_rows == 8.5
+    assert mixed.rows_of(2) == {2: 0.25, 17: 0.5, 32: 0.25}
+    assert choice(PLAIN, mixed, 2).step == pytest.approx(2.0 * (0.25 * 1.0 + 0.5 * 2.125 + 0.25 * 4.0) + 0.75)
+    between = choice(PLAIN, mixed, 1.5).step
+    assert between == pytest.approx(2.0 * (0.5 * 1.5 + 0.5 * 2.3125) + 0.625)
 
 
 def _choices(*speedups: float) -> list[Choice]:

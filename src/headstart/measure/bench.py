@@ -181,7 +181,7 @@ def _timed(targets: Sequence[Target]) -> Iterator[None]:
 def _judge(bench: Bench, prompts: Sequence[Prompt]) -> list[Measured]:
     found = []
     is_lossy = [_is_lossy(trial, bench.point) for trial in bench.trials]
-    for trial, lossy, replay in zip(bench.trials, is_lossy, bench.replays, strict=True):
+    for place, (trial, lossy) in enumerate(zip(bench.trials, is_lossy, strict=True)):
         configuration = trial.configuration
         found.append(
             Measured(
@@ -193,7 +193,7 @@ def _judge(bench: Bench, prompts: Sequence[Prompt]) -> list[Measured]:
                 configuration.rule,
                 trial.wall_seconds(),
                 _quality(bench, trial, lossy) if lossy or (any(is_lossy) and configuration.name == PLAIN) else None,
-                replay.seconds,
+                bench.replayed(place),
             )
         )
     return found

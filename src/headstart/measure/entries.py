@@ -36,7 +36,7 @@ class Measured:
     rule: Rule | None = EXACT
     wall_seconds: float = 0.0
     quality: Quality | None = None
-    replayed: float | None = None  # mean seconds of its forwards in replays
+    replayed: float | None = None  # seconds of its forwards in replays
 
     @property
     def is_lossless(self) -> bool | None:

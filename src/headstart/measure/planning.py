@@ -1,8 +1,10 @@
 """``headstart plan MODEL``: measure what speculation costs and gives here, and forecast it for every batch.
 
 Every proposer that the model can have is run at a few numbers of nodes, at one sequence in flight and at four, interleaved
-with plain decoding as in a measurement. T(rows) is timed before and after. Forecasts of both batches are set against the
-clock of the same run: that is the plan's own proof.
+with plain decoding as in a measurement. T(rows) is timed before and after, and replays (``replay.py``) say how much slower
+forwards are at each configuration's own pace. Forecasts of both batches are set against the clock of the same run: that is
+the plan's own proof. Texts of a batch end at different times, so a proof takes as many sequences as were in flight on
+average.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from headstart.measure.plan_settings import MEASURED_BATCHES, PlanSettings
 from headstart.measure.points import Point, encoded
 from headstart.measure.prompts import Content, Prompt, PromptSet, prompt_set
 from headstart.measure.record import record_head
+from headstart.measure.replay import Replay
 from headstart.measure.samples import pooled
 from headstart.measure.settings import PLAIN, MeasureSettings, measured_sampling
 from headstart.measure.tables import Table
@@ -27,11 +30,12 @@ from headstart.measure.target_costs import TargetCosts
 from headstart.measure.trials import Bench, Progress, Trial, run
 from headstart.plan.economics import per_million
 from headstart.plan.forecast import Forward
-from headstart.plan.forecast_batches import BATCHES, Choice, Drafting, Line, Plain, best, choice
+from headstart.plan.forecast_batches import BATCHES, Choice, Drafting, Line, Pace, Plain, best, choice
 from headstart.plan.verdict import better_head, break_even, saved, verdict
 from headstart.proposers.choose import AUTO, HEADS
 from headstart.sampling import Sampling
 from headstart.stats import Stats
+from headstart.timings import Timings
 
 FORMAT, VERSION = "headstart-plan", 1
 _NAMES = ("ngram", "suffix", *HEADS, "combined")
@@ -73,7 +77,13 @@ def plan(
     configurations, skipped = _configurations(llm, chosen)
     texts = encoded(llm, read, None)
     benches = [
-        Bench(Point(llm.target.dtype, batch, sampling), llm.target, [Trial(c) for c in configurations], texts)
+        Bench(
+            Point(llm.target.dtype, batch, sampling),
+            llm.target,
+            [Trial(c) for c in configurations],
+            texts,
+            [Replay(llm.target) for _ in configurations],
+        )
         for batch in MEASURED_BATCHES
     ]
     costs = TargetCosts(llm.target, show)
@@ -83,7 +93,7 @@ def plan(
     assert profile is not None
     forward = Forward(profile, _positions(texts, benches[0]))
     plain = _plain(benches, forward)
-    draftings = [_drafting(benches, place) for place in range(1, len(configurations))]
+    draftings = [_drafting(benches, place, plain) for place in range(1, len(configurations))]
     head = record_head([llm], read, MeasureSettings(), sampling) | {"format": FORMAT, "version": VERSION}
     choices = [best(plain, draftings, batch) for batch in BATCHES]
     proof = _proof(benches, plain, draftings)
@@ -134,33 +144,47 @@ def _positions(texts: Sequence[Sequence[int]], bench: Bench) -> float:
 
 
 def _plain(benches: Sequence[Bench], forward: Forward) -> Plain:
-    scales, overhead = [], {}
+    slower, overhead = {}, {}
     for bench in benches:
-        timings = bench.trials[0].timings()
-        assert timings is not None
-        steps = max(timings.num_steps, 1)
-        scales.append(timings.verify / steps / forward.mean(timings.steps_by_rows))
-        overhead[bench.point.batch] = (timings.stepping - timings.verify) / steps
-    return Plain(forward, sum(scales) / len(scales), Line.through(overhead))
+        timings = _timings(bench.trials[0])
+        slower[bench.point.batch] = timings.verify / timings.num_steps / forward.mean(timings.steps_by_rows)
+        overhead[bench.point.batch] = (timings.stepping - timings.verify) / timings.num_steps
+    return Plain(forward, Pace(slower), Line.through(overhead))
 
 
-def _drafting(benches: Sequence[Bench], place: int) -> Drafting:
-    asking = {}
+def _drafting(benches: Sequence[Bench], place: int, plain: Plain) -> Drafting:
+    asking, slower = {}, {}
     for bench in benches:
-        own, plain = bench.trials[place].timings(), bench.trials[0].timings()
-        assert own is not None and plain is not None
-        beside = [(timings.stepping - timings.verify) / max(timings.num_steps, 1) for timings in (own, plain)]
+        own, base = _timings(bench.trials[place]), _timings(bench.trials[0])
+        beside = [(timings.stepping - timings.verify) / timings.num_steps for timings in (own, base)]
         asking[bench.point.batch] = beside[0] - beside[1]
+        slower[bench.point.batch] = plain.pace.at(bench.point.batch) * _slower(bench, place, plain.forward)
     trial = benches[0].trials[place]
-    timings = trial.timings()
-    assert timings is not None
     return Drafting(
         trial.configuration.name,
         trial.configuration.num_nodes,
         _stats(trial).acceptance_length,
-        timings.steps_by_rows,
+        _timings(trial).steps_by_rows,
         Line.through(asking),
+        Pace(slower),
     )
+
+
+def _slower(bench: Bench, place: int, forward: Forward) -> float:
+    """Replayed forwards over T(rows) of this configuration, beside the same of plain decoding."""
+    found = []
+    for index in (place, 0):
+        seconds = bench.replayed(index)
+        if seconds is None:
+            return 1.0
+        found.append(seconds / forward.mean(_timings(bench.trials[index]).steps_by_rows))
+    return found[0] / found[1]
+
+
+def _timings(trial: Trial) -> Timings:
+    timings = trial.timings()
+    assert timings is not None
+    return timings
 
 
 def _stats(trial: Trial) -> Stats:
@@ -174,12 +198,10 @@ def _proof(benches: Sequence[Bench], plain: Plain, draftings: Sequence[Drafting]
     """Speedups in decoding as forecast, and as the clock of this run has them."""
     found = []
     for bench in benches:
-        base, base_stats = bench.trials[0].timings(), _stats(bench.trials[0])
+        usual, in_flight = _seconds_per_token(bench.trials[0]), _in_flight(bench.trials[0])
         for drafting, trial in zip(draftings, bench.trials[1:], strict=True):
-            own, stats = trial.timings(), _stats(trial)
-            assert base is not None and own is not None
-            clock = (base.stepping / max(base_stats.num_emitted, 1)) / (own.stepping / max(stats.num_emitted, 1))
-            forecast = choice(plain, drafting, bench.point.batch).speedup
+            own = choice(plain, drafting, _in_flight(trial))
+            clock, forecast = usual / _seconds_per_token(trial), plain.seconds_per_token(in_flight) / own.seconds_per_token
             found.append(
                 {
                     "proposer": drafting.proposer,
@@ -191,6 +213,16 @@ def _proof(benches: Sequence[Bench], plain: Plain, draftings: Sequence[Drafting]
                 }
             )
     return found
+
+
+def _seconds_per_token(trial: Trial) -> float:
+    """By the clock, prompts left out."""
+    return _timings(trial).stepping / max(_stats(trial).num_emitted, 1)
+
+
+def _in_flight(trial: Trial) -> float:
+    """Sequences of a step, on average."""
+    return _stats(trial).num_steps / _timings(trial).num_steps
 
 
 def _described(drafting: Drafting) -> dict[str, Any]:

@@ -6,14 +6,16 @@ fastest forwards of a few in a row, which is what ``plan/profile.py`` looks for,
 
 So a *replay* feeds made-up tokens: prompts as long as the run's text is on average, then forwards whose numbers of rows are
 drawn evenly from those of the configuration's steps so far, each behind a pause as long as its steps have beside their forward.
-It is shorter than a batch, so the forwards of its first half stand for as many steps, and those of the second for all the rest.
-Replays stand between the batches of the run and meet the machine in the same moods. No draft is made and no token of the run is
+It is shorter than a batch, so its first forwards stand for as many steps, and the others for all the rest.
+Replays stand between the batches of the run and meet the machine in the same moods; each is held against plain decoding's of
+the same round. No draft is made and no token of the run is
 seen, so a forecast from replays can be wrong: about what asking costs, or about what a forward depends on.
 """
 
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
@@ -24,7 +26,8 @@ from headstart.tree import Tree
 
 NUM_REPLAYS = 8  # of a run, at most
 _SHARE = 0.15  # of a run's forwards that are replayed, at most
-_LEAST = 12  # forwards of a replay
+_LEAST = 24  # forwards of a replay
+_FIRST = 4  # forwards of a replay that stand for themselves alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +57,29 @@ class Pattern:
 
 
 class Replay:
-    """The replays of one configuration at one point."""
+    """The replays of one configuration at one point. ``rounds``: mean seconds of a forward; None where none was possible."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._seconds: list[float] = []
+        self.rounds: list[float | None] = []
 
-    @property
-    def seconds(self) -> float | None:
-        """Mean of a forward; None where nothing was replayed."""
-        return sum(self._seconds) / len(self._seconds) if self._seconds else None
+    def play(self, pattern: Pattern | None, share: float) -> None:
+        """As many forwards as this share of a batch's; None: nothing is known of them yet."""
+        self.rounds.append(self._mean(pattern, share) if pattern else None)
 
-    def play(self, pattern: Pattern, share: float) -> None:
-        """As many forwards as this share of a batch's."""
+    def _mean(self, pattern: Pattern, share: float) -> float | None:
         number = min(max(round(share * pattern.num_steps), _LEAST), pattern.num_steps)
         limit = self._target.context_limit
         sizes = [size for size in drawn(pattern.steps_by_rows, number) if pattern.most_rows(size) < limit]
         if not sizes:
-            return
-        first, later = shuffled(sizes[1::2]), shuffled(sizes[::2])
+            return None
+        num_first = min(_FIRST, len(sizes) // 2)
+        chosen = {int((place + 0.5) * len(sizes) / num_first) for place in range(num_first)}
+        first = shuffled([sizes[place] for place in sorted(chosen)])
+        later = shuffled([size for place, size in enumerate(sizes) if place not in chosen])
         seconds = self._forwards(pattern, [*first, *later])
         rest = sum(seconds[len(first) :]) / len(later)
-        self._seconds.append((sum(seconds[: len(first)]) + (pattern.num_steps - len(first)) * rest) / pattern.num_steps)
+        return (sum(seconds[: len(first)]) + (pattern.num_steps - len(first)) * rest) / pattern.num_steps
 
     def _forwards(self, pattern: Pattern, sizes: ListOf[int]) -> list[float]:
         """Seconds of forwards with so many rows behind fresh prompts."""
@@ -105,6 +109,18 @@ class Replay:
 
     def _chain(self, length: int) -> Tree:
         return Tree.chain([(7 + 41 * place) % self._target.vocab_size for place in range(length)])
+
+
+def replayed(own: Replay, plain: Replay) -> float | None:
+    """Seconds of a forward of one configuration, as far as plain decoding's are those of its median round; None: unknown.
+
+    The machine's moods last longer than a round, so the quotient of one round says more than its two parts, and a stall that
+    spoils one round is outvoted by the others.
+    """
+    pairs = [(ours, usual) for ours, usual in zip(own.rounds, plain.rounds, strict=True) if ours and usual]
+    if not pairs:
+        return None
+    return statistics.median(usual for _, usual in pairs) * statistics.median(ours / usual for ours, usual in pairs)
 
 
 def share_of(num_batches: int, num_replays: int) -> float:

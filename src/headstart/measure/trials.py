@@ -19,7 +19,7 @@ from headstart.measure.configurations import BatchRun, Configuration, Output
 from headstart.measure.cost import mean_positions
 from headstart.measure.points import Point
 from headstart.measure.prompts import Prompt
-from headstart.measure.replay import NUM_REPLAYS, Pattern, Replay, share_of
+from headstart.measure.replay import NUM_REPLAYS, Pattern, Replay, replayed, share_of
 from headstart.measure.samples import Latency, Sample
 from headstart.sampling import Sampling
 from headstart.target.base import Target
@@ -96,9 +96,11 @@ class Bench:
     def replay(self, share: float) -> None:
         """Replay the forwards of each trial, as far as they are known."""
         for trial, replay in zip(self.trials, self.replays, strict=bool(self.replays)):
-            pattern = self._pattern(trial)
-            if pattern is not None:
-                replay.play(pattern, share)
+            replay.play(self._pattern(trial), share)
+
+    def replayed(self, place: int) -> float | None:
+        """Seconds of a replayed forward of the trial at this place."""
+        return replayed(self.replays[place], self.replays[0])
 
     def _pattern(self, trial: Trial) -> Pattern | None:
         timings = trial.timings()

@@ -33,7 +33,7 @@ class Forward:
         found = first + (rows - max(low, 1)) * (second - first)
         return max(found + self.profile.row_position_seconds * (self.positions - self.profile.context) * rows, 0.2 * found)
 
-    def mean(self, steps_by_rows: Mapping[int, int]) -> float:
+    def mean(self, steps_by_rows: Mapping[int, float]) -> float:
         """Mean seconds of forwards with these numbers of rows."""
         total = sum(steps_by_rows.values())
         return sum(count * self.seconds(rows) for rows, count in steps_by_rows.items()) / total if total else 0.0

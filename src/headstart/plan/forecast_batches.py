@@ -1,11 +1,11 @@
 """What drafting gives at any number of sequences in flight, from measurements at a few of them.
 
-Four things are measured: T(rows); what plain decoding takes beside its forward; what asking a proposer takes; and, for each
-proposer and number of drafted nodes, the acceptance length and the sizes of its drafts. L does not depend on the batch,
-since a sequence's text does not. The two costs that are not T grow as a line with the sequences. What remains is
-arithmetic:
+Five things are measured: T(rows); how much slower than T forwards are at a configuration's own pace (``measure/replay.py``);
+what plain decoding takes beside its forward; what asking a proposer takes; and, for each proposer and number of drafted nodes,
+the acceptance length and the sizes of its drafts. L does not depend on the batch, since a sequence's text does not. The two
+costs that are not T grow as a line with the sequences. What remains is arithmetic:
 
-    speedup(n) = L * (T(n) + overhead(n)) / (T(rows at n) + overhead(n) + asking(n))
+    speedup(n) = L * (slower(n) T(n) + overhead(n)) / (own slower(n) T(rows at n) + overhead(n) + asking(n))
 
 Only decoding is forecast: prompts cost the same with and without drafts.
 """
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from headstart.plan.forecast import Forward
 
@@ -34,9 +36,21 @@ class Line:
         each = (points[last] - points[first]) / (last - first) if last > first else 0.0
         return cls(points[first] - each * first, each)
 
-    def at(self, num_sequences: int) -> float:
+    def at(self, num_sequences: float) -> float:
         """Seconds for so many sequences."""
         return max(self.fixed + self.each * num_sequences, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much slower than T(rows) forwards are, by sequences in flight: straight between those measured, level beyond."""
+
+    slower: Mapping[int, float]
+
+    def at(self, num_sequences: float) -> float:
+        """For so many sequences."""
+        batches = sorted(self.slower)
+        return float(np.interp(num_sequences, batches, [self.slower[batch] for batch in batches]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,20 @@ class Drafting:
     length: float  # L
     steps_by_rows: Mapping[int, int]  # at one sequence in flight
     asking: Line
+    pace: Pace
+
+    def rows_of(self, num_sequences: int) -> Mapping[int, float]:
+        """How likely each number of rows is in a step of so many sequences, which draft independently of each other.
+
+        T rises in stairs, so T of the mean is not the mean of T.
+        """
+        one = np.zeros(max(self.steps_by_rows) + 1)
+        for rows, count in self.steps_by_rows.items():
+            one[rows] = count / sum(self.steps_by_rows.values())
+        together = one
+        for _ in range(num_sequences - 1):
+            together = np.convolve(together, one)
+        return {rows: float(share) for rows, share in enumerate(together) if share > 0}
 
     @property
     def mean_rows(self) -> float:
@@ -57,15 +85,19 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Plain decoding: T(rows), how much slower than T its forwards were, and what a step takes beside them."""
+    """Plain decoding: T(rows), its pace, and what a step takes beside its forward."""
 
     forward: Forward
-    scale: float
+    pace: Pace
     overhead: Line
 
-    def step(self, num_sequences: int) -> float:
+    def step(self, num_sequences: float) -> float:
         """Seconds of a step."""
-        return self.scale * self.forward.seconds(num_sequences) + self.overhead.at(num_sequences)
+        return self.pace.at(num_sequences) * self.forward.seconds(num_sequences) + self.overhead.at(num_sequences)
+
+    def seconds_per_token(self, num_sequences: float) -> float:
+        """Device-seconds."""
+        return self.step(num_sequences) / num_sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +105,7 @@ class Choice:
     """What one way of drafting gives at one batch. Seconds of a step; the rate is in tokens a second."""
 
     drafting: Drafting
-    num_sequences: int
+    num_sequences: float
     plain_step: float
     step: float
 
@@ -102,13 +134,13 @@ class Choice:
         return self.plain_step / self.num_sequences
 
 
-def choice(plain: Plain, drafting: Drafting, num_sequences: int) -> Choice:
-    """The forecast of one way at one batch."""
-    if num_sequences == 1:
-        verify = plain.forward.mean(drafting.steps_by_rows)
-    else:
-        verify = plain.forward.seconds(num_sequences * drafting.mean_rows)
-    step = plain.scale * verify + plain.overhead.at(num_sequences) + drafting.asking.at(num_sequences)
+def choice(plain: Plain, drafting: Drafting, num_sequences: float) -> Choice:
+    """The forecast of one way with so many sequences in flight, on average."""
+    full = int(num_sequences)
+    verify = plain.forward.mean(drafting.rows_of(full))
+    if num_sequences > full:
+        verify += (num_sequences - full) * (plain.forward.mean(drafting.rows_of(full + 1)) - verify)
+    step = drafting.pace.at(num_sequences) * verify + plain.overhead.at(num_sequences) + drafting.asking.at(num_sequences)
     return Choice(drafting, num_sequences, plain.step(num_sequences), step)
 
 
