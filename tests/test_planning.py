@@ -255,6 +255,10 @@ def test_a_plan_forecasts_every_batch_and_sets_itself_against_the_clock(llm: LLM
         (*way, b) for way in ways for b in (1, 4)
     }
     assert all(one["measured"] > 0 and one["predicted"] > 0 for one in record["proof"])
+    for one in record["draftings"]:
+        assert len(one["tree"]) <= one["nodes"] and all(path[:-1] in [[], *one["tree"]] for path in one["tree"])
+    assert any(one["tree"][:1] == [[0]] for one in record["draftings"])
+    assert any("serve all steps, by the ranks accepted here: (0)" in line for line in found.lines)
     assert any(note.startswith("medusa was not tried: no heads fit") for note in record["notes"])
     assert found.lines[0].startswith(("deploy", "do not deploy")) and "device-hours" in found.lines[-1]
     assert [len(row) for table in found.tables() for row in table.rows] == [

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Any
+
+import numpy as np
 
 from headstart.errors import DataError, HeadsError, RequestError
 from headstart.guessers import NONE
@@ -36,6 +38,7 @@ from headstart.proposers.choose import AUTO, HEADS
 from headstart.sampling import Sampling
 from headstart.stats import Stats
 from headstart.timings import Timings
+from headstart.tree import Path, optimal_paths
 
 FORMAT, VERSION = "headstart-plan", 1
 _NAMES = ("ngram", "suffix", *HEADS, "combined")
@@ -59,7 +62,7 @@ class Plan:
 
 def plan(
     llm: LLM,
-    prompts: str | Path | PromptSet | Iterable[Content | Prompt] | None = None,
+    prompts: str | FilePath | PromptSet | Iterable[Content | Prompt] | None = None,
     settings: PlanSettings | None = None,
     *,
     progress: Progress | None = None,
@@ -103,7 +106,10 @@ def plan(
             "price": chosen.price,
             "target": costs.describe(),
             "notes": [f"{name} was not tried: {reason}" for name, reason in skipped],
-            "draftings": [_described(drafting) for drafting in draftings],
+            "draftings": [
+                _described(drafting) | {"tree": [list(path) for path in _tree(trial)]}
+                for drafting, trial in zip(draftings, benches[0].trials[1:], strict=True)
+            ],
             "by_batch": [_forecast(found, chosen.price) for found in choices],
             "proof": proof,
             "answers": _answers(choices, proof, benches, chosen),
@@ -260,6 +266,7 @@ def _answers(
     clock = {(one["proposer"], one["nodes"], one["batch"]): one["measured"] for one in proof}
     measured = [clock.get((one.drafting.proposer, one.drafting.num_nodes, one.num_sequences)) for one in choices]
     found = [verdict(choices, measured), break_even(first, depth)]
+    found.append(_tree_line(benches[0], first))
     better = better_head(first, depth)
     found += [better] if better else []
     last = choices[-1]
@@ -272,13 +279,33 @@ def _answers(
     return found
 
 
+def _trial(bench: Bench, found: Choice) -> Trial:
+    """That of a choice."""
+    way = (found.drafting.proposer, found.drafting.num_nodes)
+    return next(t for t in bench.trials[1:] if (t.configuration.name, t.configuration.num_nodes) == way)
+
+
+def _tree(trial: Trial) -> list[Path]:
+    """The static tree that fits best what this configuration's guesses came to, by depth and rank."""
+    table = _stats(trial).ranks.acceptance
+    accuracies = np.zeros((len(table), max(map(len, table), default=0)))
+    for depth, row in enumerate(table):
+        accuracies[depth, : len(row)] = [share or 0.0 for share in row]
+    return optimal_paths(accuracies, trial.configuration.num_nodes)
+
+
+def _tree_line(bench: Bench, found: Choice) -> str:
+    trial = _trial(bench, found)
+    paths = " ".join(f"({','.join(map(str, path))})" for path in _tree(trial)) or "none at all"
+    return (
+        f"its trees follow each step's own estimates, {_depth(bench, found)} deep in the mean; if one had to serve all steps, "
+        f"by the ranks accepted here: {paths}"
+    )
+
+
 def _depth(bench: Bench, found: Choice) -> int:
     """Mean depth of the drafts of a choice, of the steps that drafted."""
-    trial = next(
-        t
-        for t in bench.trials[1:]
-        if (t.configuration.name, t.configuration.num_nodes) == (found.drafting.proposer, found.drafting.num_nodes)
-    )
+    trial = _trial(bench, found)
     drafted = pooled(trial.samples([Prompt(str(i), "") for i in range(len(trial.outputs))])).drafted_by_position
     return max(round(sum(drafted) / drafted[0]) if drafted and drafted[0] else 1, 1)
 
