@@ -63,6 +63,22 @@ def test_the_text_is_that_of_plain_decoding(
         assert ours.tokens == theirs.tokens, prompt
 
 
+@pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
+@pytest.mark.parametrize("name", GUESSERS)
+def test_other_rules_are_plain_decoding_at_temperature_0_and_repeat_themselves_above(
+    plain: hs.LLM, expected: dict[str, list[hs.Answer]], name: str, rule: str
+) -> None:
+    """Their text at a temperature is another one, but that of the request and its seed alone, in company and as a stream."""
+    guessing = plain.with_proposer(name, **GUESSERS[name]).with_accept(rule)
+    greedy = guessing.generate_many(PROMPTS[:2], GREEDY, batch=2)
+    assert [answer.tokens for answer in greedy] == [answer.tokens for answer in expected["greedy"][:2]]
+    warm = hs.Sampling(max_tokens=16, temperature=0.8, top_p=0.95, seed=3)
+    together = guessing.generate_many(PROMPTS[:2], warm, batch=2)
+    for prompt, answer in zip(PROMPTS, together, strict=False):
+        assert answer.accept == rule and answer.stats.num_drafted > 0
+        assert [token for step in guessing.stream(prompt, warm) for token in step.tokens] == list(answer.tokens)
+
+
 @pytest.mark.parametrize("request_name", SAMPLINGS)
 def test_what_the_clock_decides_does_not_change_the_text(
     plain: hs.LLM, expected: dict[str, list[hs.Answer]], request_name: str
