@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from captions import when
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "headstart"
 BLOCK = re.compile(r"<!-- begin: (?P<name>[^ ]+) -->\n(?P<body>.*?)<!-- end: (?P=name) -->", re.DOTALL)
@@ -117,7 +119,7 @@ def acceptance(file: str) -> str:
         rows.append([kind, str(own[0]["prompts"]), *(f"{counts['acceptance_length']:.2f}" for counts in own)])
     what = (
         f"*L at {record['rows']} rows a step; {record['model']}, {record['dtype']}; {record['prompts']['name']}, greedy, "
-        f"{record['max_tokens']} tokens; {record['machine']['cpu']}; {record['date'][:10]}.*"
+        f"{record['max_tokens']} tokens; {record['machine']['cpu']}; {when(record)}.*"
     )
     return table(["kind", "prompts", *(NAMES[name] for name in found)], rows) + "\n\n" + what
 
@@ -155,7 +157,7 @@ def accepting(file: str) -> str:
     how = (
         f"*{record['model']}, {record['dtype']}, engine {record['engine']}; {record['prompts']['number']} prompts of"
         f" {record['prompts']['name']}, {record['max_tokens']} tokens, batch 1; `draft_model` is the target with int8 weights;"
-        f" {record['machine']['cpu']}, {record['machine']['cores']} cores; {record['date'][:10]}.*"
+        f" {record['machine']['cpu']}, {record['machine']['cores']} cores; {when(record)}.*"
     )
     return table(header, rows) + "\n\n" + how
 
@@ -180,7 +182,7 @@ def batches(file: str) -> str:
     how = (
         f"*Speedup over plain decoding of the same batch, prompts included, with 95% intervals over the prompts; SmolLM2-135M,"
         f" {settings['limit']} prompts of {prompts['name']}, or as many as are in flight, {settings['tokens']} tokens;"
-        f" {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; {record['date'][:10]}.*"
+        f" {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; {when(record)}.*"
     )
     return table(header, rows) + "\n\n" + how
 
@@ -237,7 +239,7 @@ def writing(file: str) -> str:
     machine = record["machine"]
     how = (
         f"*{record['model']}, native engine, {machine['threads']} threads, {record['seconds']:.0f} seconds each; "
-        f"{machine['cpu']}, {machine['isa']}; {record['date'][:10]}.*"
+        f"{machine['cpu']}, {machine['isa']}; {when(record)}.*"
     )
     return table(header, rows) + "\n\n" + how
 
@@ -279,7 +281,7 @@ def joint_lengths(folder: str) -> str:
     prompts = records[0]["prompts"]
     how = (
         f"*{prompts['number']} prompts of {prompts['name']}, greedy, {records[0]['dtype']}, engine {records[0]['engine']}, "
-        f"{records[0]['rows']} rows a step, {records[0]['max_tokens']} tokens; {records[0]['date'][:10]}.*"
+        f"{records[0]['rows']} rows a step, {records[0]['max_tokens']} tokens; {when(records[0])}.*"
     )
     return table(["", "L", "L, outputs that do not loop", "steps"], rows) + "\n\n" + how
 
@@ -309,7 +311,7 @@ def pretraining_memory(file: str) -> str:
             rows.append([str(size), words, *(f"{cases[count][key] / 1e6:.1f}" for count in counts)])
     how = (
         f"*MB beyond weights and gradients: a trunk of {record['trunk_layers']} layers of width {record['width']}, "
-        f"{record['positions']} positions, float32; counted tensor by tensor; {record['date'][:10]}.*"
+        f"{record['positions']} positions, float32; counted tensor by tensor; {when(record)}.*"
     )
     return table(["vocabulary", "order", *(f"n = {count}" for count in counts)], rows) + "\n\n" + how
 
@@ -461,7 +463,7 @@ def measured(record: Any) -> str:
         f"*{record['model']} ({record['source']['format']}), {record['dtype']}, engine {record['engine']};"
         f" {prompts['number']} prompts of {prompts['name']}, {sampling(record)}, {record['sampling']['max_tokens']} tokens,"
         f" batch {batch}; {machine['cpu']}, {machine['cores']} cores{threads};"
-        f" {record['date'][:10]}, median of {record['repeat']}.*"
+        f" {when(record)}, median of {record['repeat']}.*"
     )
 
 

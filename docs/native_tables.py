@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from captions import when
+
 Table = tuple[list[str], list[list[str]], str]
 ROWS = ("1", "2", "4", "8", "12", "16", "24", "32")
 JUDGED = ("1", "8", "16", "32")
@@ -105,7 +107,7 @@ def auto(record: Any) -> Table:
     machine, settings, prompts = record["machine"], record["settings"], record["prompts"]
     how = (
         f"*SmolLM2-135M, {prompts['number']} prompts of {prompts['name']}, {settings['tokens']} tokens; {machine['cpu']},"
-        f" {machine['cores']} cores, {machine['threads']} threads; {record['date'][:10]}, medians of {settings['repeat']}.*"
+        f" {machine['cores']} cores, {machine['threads']} threads; {when(record)}, medians of {settings['repeat']}.*"
     )
     return [*header, "the best fixed", "with useless heads, over plain"], rows, how
 
@@ -125,7 +127,7 @@ def bits(record: Any) -> Table:
     machine, prompts = record["machine"], record["prompts"]
     how = (
         f"*{record['model']}; {prompts['number']} prompts of {prompts['name']}, {record['max_tokens']} tokens; "
-        f"{machine['cpu']}, {machine['isa']}; {record['date'][:10]}.*"
+        f"{machine['cpu']}, {machine['isa']}; {when(record)}.*"
     )
     return ["plain decoding against", "tokens compared", "logits compared", "answers that differ"], rows, how
 
@@ -148,7 +150,7 @@ def quality(record: Any) -> Table:
     prompts, tokens = record["prompts"], record["dtypes"]["reference"]["greedy"]["tokens"]
     how = (
         f"*{record['model']}; answers that PyTorch wrote in float32 to {prompts['number']} prompts of {prompts['name']}, "
-        f"{tokens} greedy tokens; {record['date'][:10]}.*"
+        f"{tokens} greedy tokens; {when(record)}.*"
     )
     return header, rows, how
 
@@ -164,7 +166,7 @@ def memory(record: Any) -> Table:
         ]
         for load in record["loads"]
     ]
-    return ["loaded", "weights, MB", "peak, MB", "peak over weights"], rows, f"*{record['date'][:10]}.*"
+    return ["loaded", "weights, MB", "peak, MB", "peak over weights"], rows, f"*{when(record)}.*"
 
 
 def native(record: Any) -> list[tuple[str, Any]]:
@@ -180,5 +182,5 @@ def circumstances(record: Any, what: str | None = None, repeat: int | None = Non
     )
     return (
         f"*SmolLM2-135M, {what}; {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; "
-        f"{record['date'][:10]}, medians of {repeat or record['repeat']}.*"
+        f"{when(record)}, medians of {repeat or record['repeat']}.*"
     )

@@ -96,6 +96,7 @@ def test_the_table_of_batches_has_a_row_a_point(monkeypatch: pytest.MonkeyPatch,
         "machine": {"cpu": "CPU", "cores": 2, "threads": 2},
         "prompts": {"number": 32, "name": "p.jsonl"},
         "settings": {"tokens": 128, "limit": 16},
+        "commit": "c0ffee",
         "date": "2026-11-30T00:00:00",
     }
     (tmp_path / "table.json").write_text(json.dumps(record))

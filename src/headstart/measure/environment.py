@@ -12,6 +12,7 @@ from typing import Any
 
 from headstart.target.machine import cpu_name, num_cores
 
+_RECORDS = (":(top,exclude)benchmarks/*.json", ":(top,exclude)experiments/*.json")  # pathspecs
 _LIBRARIES = ("headstart", "numpy", "torch", "transformers", "tokenizers", "safetensors", "gguf")
 
 
@@ -38,7 +39,10 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of this package's own checkout, ``+changes`` behind it if files differ; None when it is installed."""
+    """The commit of this package's own checkout; None when it is installed.
+
+    ``+changes`` stands behind it if files differ that matter: records that are being renewed do not.
+    """
     here = Path(__file__)
 
     def git(*arguments: str) -> str | None:
@@ -53,7 +57,7 @@ def commit() -> str | None:
     if git("ls-files", "--error-unmatch", here.name) is None:  # inside somebody else's checkout, or in none
         return None
     head = git("rev-parse", "HEAD")
-    return f"{head}+changes" if head and git("status", "--porcelain", "--untracked-files=no") else head
+    return f"{head}+changes" if head and git("status", "--porcelain", "--untracked-files=no", "--", ":/", *_RECORDS) else head
 
 
 def without_path(name: str) -> str:
