@@ -246,7 +246,7 @@ def test_a_prompt_that_is_no_text_is_one_line(run: Run, model: str) -> None:
     for words in (["generate", model, "x\udcff"], ["generate", model, "x\udcff", "--raw"]):
         status, out, err = run(*words)
         assert (status, out) == (1, "")
-        assert "not valid at character" in err
+        assert "not valid at character 1;" in err
 
 
 @pytest.mark.parametrize("verb", ["generate", "chat"])
@@ -286,6 +286,25 @@ def test_a_reader_that_goes_away_is_no_error(model: str) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert done.stderr == ""
     assert done.stdout[1:].strip() in ("0", "141")  # 0 if it was faster than head
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no device that is always full")
+@pytest.mark.parametrize(
+    "words", ["--help", 'generate "{model}" hi --max-tokens 3', 'generate "{model}" hi --max-tokens 3 --json -']
+)
+def test_a_disk_that_is_full_under_the_output_is_one_line(model: str, words: str) -> None:
+    command = f'"{sys.executable}" -m headstart {words.format(model=model)} > /dev/full'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: cannot write the output: No space left on device\n"
+
+
+def test_output_that_was_closed_before_the_start_goes_nowhere(model: str, tmp_path: Path) -> None:
+    generate = f'"{sys.executable}" -m headstart generate "{model}" hi --max-tokens 3'
+    for command in (f'{generate} --json "{tmp_path}/a.json" >&-', f"{generate} >&- 2>&-"):
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads((tmp_path / "a.json").read_text())["tokens"]
 
 
 def test_the_module_is_the_command(model: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from headstart.measure import MeasureSettings, Prompt, measure, prompt_set
 from headstart.measure.configurations import BatchRun, Output
 from headstart.measure.environment import without_path
 from headstart.measure.prompts import parse, spread
-from headstart.measure.report import save_json
+from headstart.measure.report import check_writable, save_json
 from headstart.measure.samples import Sample
 from headstart.measure.tables import aligned
 from headstart.plan.profile import Profile
@@ -441,6 +443,35 @@ def test_saving_replaces_the_file_whole(llm: LLM, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
     with pytest.raises(DataError, match="cannot write"):
         save_json(tmp_path / "missing" / "record.json", {})
+
+
+def test_what_is_no_file_is_written_to_and_a_link_stays_one(tmp_path: Path) -> None:
+    """Renaming something over /dev/null or a pipe would take it from everybody else."""
+    real, link, pipe = tmp_path / "real.json", tmp_path / "link.json", tmp_path / "pipe"
+    real.write_text("old")
+    link.symlink_to("real.json")
+    check_writable(link)
+    save_json(link, {"a": 1})
+    assert link.is_symlink() and json.loads(real.read_text()) == {"a": 1}
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "missing" / "x.json")
+    with pytest.raises(DataError, match="there is no folder"):
+        check_writable(dangling)
+    os.mkfifo(pipe)
+    check_writable(pipe)
+    with ThreadPoolExecutor() as reader:
+        read = reader.submit(pipe.read_text)
+        save_json(pipe, {"b": 2})
+        assert json.loads(read.result(timeout=60)) == {"b": 2}
+    assert pipe.is_fifo()
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no device that is always full")
+def test_a_device_that_takes_nothing_more_is_one_line() -> None:
+    check_writable("/dev/full")
+    with pytest.raises(DataError, match="cannot write /dev/full: No space left"):
+        save_json("/dev/full", {})
+    assert Path("/dev/full").is_char_device()
 
 
 def test_the_table_is_aligned_text() -> None:

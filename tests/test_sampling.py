@@ -389,8 +389,8 @@ INVALID: dict[str, list[Any]] = {
     "logit_bias": [{1: NAN}, {1: INF}, {1: "2"}, {1: True}, {1: None}, {"1": 2.0}, {True: 1.0}, [1, 2], None, "x"],
     "min_tokens": [-1, 1.0, True, "1", None, NAN],
     "max_tokens": [-1, 1.0, True, "1", NAN],
-    "stop": ["", ("a", ""), (1,), None, 5, (None,)],
-    "stop_token_ids": [(1.0,), (True,), ("1",), "12", None, 5],
+    "stop": ["", ("a", ""), (1,), 5, (None,), b"a"],
+    "stop_token_ids": [(1.0,), (True,), ("1",), "12", 5, b"1"],
     "ignore_eos": [1, 0, "no", None],
     "seed": [1.0, True, "1", NAN],
     "n": [0, -1, 1.0, True, "1", None, 2**31],
@@ -418,6 +418,7 @@ def test_valid_values_at_the_borders_are_taken() -> None:
     fields |= {"presence_penalty": -2, "logit_bias": {0: -INF}, "min_tokens": 0, "max_tokens": 0, "stop": "END"}
     s = Sampling(**fields, stop_token_ids=[3, 4], seed=-(2**70), n=1, logprobs=0)  # type: ignore[arg-type]
     assert (s.stop, s.stop_token_ids) == (("END",), (3, 4))
+    assert Sampling(stop=None, stop_token_ids=None) == Sampling()  # type: ignore[arg-type]
 
 
 def test_a_sampling_does_not_change_with_the_callers_mapping() -> None:

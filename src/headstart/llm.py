@@ -8,6 +8,7 @@ held back while it may still become one. Only generated text is searched, never 
 from __future__ import annotations
 
 import difflib
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -358,11 +359,11 @@ class LLM:
 
 
 def load(
-    name: str,
+    name: str | os.PathLike[str],
     *,
     proposer: str = "auto",
-    heads: str | None = None,
-    draft: str | None = None,
+    heads: str | os.PathLike[str] | None = None,
+    draft: str | os.PathLike[str] | None = None,
     draft_dtype: str | None = None,
     dtype: str = "auto",
     kv_dtype: str = "auto",
@@ -395,6 +396,7 @@ def load(
     """
     from headstart.target.loading import load_model
 
+    name, heads, draft = map(_as_text, (name, heads, draft))
     _check_texts(name=name, proposer=proposer, dtype=dtype, kv_dtype=kv_dtype, device=device, target=target)
     rule = choose_rule(accept, epsilon=epsilon, delta=delta)
     options: dict[str, Any] = {
@@ -406,7 +408,7 @@ def load(
         "past_outputs": past_outputs,
     }
     check_guesser(proposer, num_nodes=num_nodes, rule=rule, **options)
-    loaded = load_model(name, dtype=dtype, device=device, engine=target, kv_dtype=kv_dtype)
+    loaded = load_model(str(name), dtype=dtype, device=device, engine=target, kv_dtype=kv_dtype)
     guesser = choose_guesser(proposer, loaded.target, loaded.tokenizer, **options)
     source = asdict(loaded.source)
     llm = LLM(
@@ -417,7 +419,7 @@ def load(
         num_nodes=num_nodes,
         notes=loaded.notes,
         rule=rule,
-        location=name,
+        location=str(name),
     )
     if guesser.heads is not None:
         own = {"heads": heads, "allow_other_base": allow_other_base}
@@ -430,6 +432,11 @@ def _of_heads(loaded: Loaded, guesser: Guesser, options: Mapping[str, Any]) -> G
     assert guesser.heads is not None
     kind = guesser.heads.config.kind
     return guesser if guesser.name == kind else choose_proposer(kind, loaded.target, loaded.tokenizer, **options)
+
+
+def _as_text(name: Any) -> Any:
+    """A path object as text; anything else as it is."""
+    return os.fspath(name) if isinstance(name, os.PathLike) else name
 
 
 def _check_texts(**options: object) -> None:

@@ -69,9 +69,11 @@ class Sampling:
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
-        for name in ("stop", "stop_token_ids"):
-            require(isinstance(getattr(self, name), Iterable), name, getattr(self, name), "a list")
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, wanted in (("stop", "a string or a list of strings"), ("stop_token_ids", "a list of whole numbers")):
+            given = getattr(self, name)
+            is_list = given is None or (isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray))
+            require(is_list, name, given, wanted)
+            object.__setattr__(self, name, () if given is None else tuple(given))
         require(isinstance(self.logit_bias, Mapping), "logit_bias", self.logit_bias, "a mapping from token ids to numbers")
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
         for entry in fields(self):

@@ -2,15 +2,18 @@
 
 Verbs are imported when they are used, and PyTorch only when a model is loaded, so that help answers at once. A mistake of the
 user ends in one line on stderr: exit status 1, or 2 if the command line itself is wrong. Ctrl-C ends with 130, also while the
-libraries are still being imported, and a reader that went away (``| head``) with 141, as the shell expects it.
+libraries are still being imported, and a reader that went away (``| head``) with 141, as the shell expects it. A disk that is
+full under the output is one line, too; output that was closed before the start goes nowhere.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headstart import __version__
@@ -31,6 +34,7 @@ VERBS = {
 }
 
 _USAGE, _INTERRUPTED, _BROKEN_PIPE = 2, 130, 141
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def make_app() -> App:
@@ -52,8 +56,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("\n")
         return _INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it flushes
+        _drop_output()
         return _BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _drop_output()
+        sys.stderr.write(f"error: cannot write the output: {error.strerror}\n")
+        return 1
+
+
+def _drop_output() -> None:
+    """Or the interpreter complains when it flushes what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -82,6 +97,9 @@ def _usage(error: CycloptsError) -> str:
 
 def main() -> None:
     """The entry point of the ``headstart`` script. A character that the terminal cannot show is no reason to stop."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the process began with this stream closed
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open as long as the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -75,16 +75,28 @@ def _figures(entry: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, A
 
 def check_writable(path: str | Path) -> None:
     """DataError if :func:`save_json` could not write here: no such folder, no right to, or a folder itself."""
-    folder = Path(path).parent
+    folder = _behind_links(Path(path)).parent
     reason = None
     if not str(path) or Path(path).is_dir():
         reason = "it must name a file"
+    elif _is_stream(Path(path)):
+        reason = None if os.access(path, os.W_OK) else "it takes no writing"
     elif not folder.is_dir():
         reason = f"there is no folder {folder}"
     else:
         reason = obstacle(folder)
     if reason is not None:
         raise DataError(f"cannot write {str(path)!r}: {reason}")
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether there is something that takes text but is no file: a device, a pipe."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _behind_links(path: Path) -> Path:
+    """The file that a link leads to."""
+    return path.resolve() if path.is_symlink() else path
 
 
 def save_json(path: str | Path, value: Any) -> None:
@@ -106,20 +118,28 @@ def _finite(value: Any) -> Any:
 
 
 def save_text(path: str | Path, text: str) -> None:
-    """Write a file: a reader sees the old one or the new one."""
+    """Write a file: a reader sees the old one or the new one. A link stays one, and a device or a pipe is written to."""
     path = Path(path)
-    temporary: Path | None = None
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
+        if _is_stream(path):
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace(_behind_links(path), text)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _replace(path: Path, text: str) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _umask() -> int:

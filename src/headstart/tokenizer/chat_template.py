@@ -90,8 +90,18 @@ def check_messages(messages: Sequence[Message]) -> None:
             raise RequestError(f"{where} has bytes for content; decode them to text")
         if isinstance(content, list | tuple):
             _check_parts(content, where)
+        elif isinstance(content, str):
+            check_text(content, f"The text of {where[0].lower()}{where[1:]}")
         if (not isinstance(content, str | list | tuple) or content in ([], ())) and not message.get("tool_calls"):
             raise RequestError(f"{where} has no content")
+
+
+def check_text(text: str, where: str) -> None:
+    """RequestError for text that cannot be written in UTF-8, such as what broken bytes were read as; it names the place."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{where} is not valid at character {error.start}; give it in UTF-8") from None
 
 
 def _check_parts(parts: Sequence[Any], where: str) -> None:
@@ -103,6 +113,7 @@ def _check_parts(parts: Sequence[Any], where: str) -> None:
             raise RequestError(f"{where} has a part of type {part['type']}; only parts of type text can be read, leave it out")
         if not isinstance(part.get("text"), str):
             raise RequestError(f"{where}: part {index} is of type text and has no text")
+        check_text(part["text"], f"{where}: part {index}")
 
 
 def _with_text(message: Message) -> dict[str, Any]:

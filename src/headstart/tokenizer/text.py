@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers.processors import TemplateProcessing
 
 from headstart.errors import ModelError, RequestError
-from headstart.tokenizer.chat_template import ChatTemplate, Message, check_messages
+from headstart.tokenizer.chat_template import ChatTemplate, Message, check_messages, check_text
 
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|end_of_turn|>", "<turn|>")
 """Tokens with which chat templates close a turn; one of them ends a generation when the model's template uses it."""
@@ -85,10 +85,7 @@ class Tokenizer:
         """Token ids of a text. ``add_special_tokens`` puts the beginning-of-text token first where the model has one."""
         if not isinstance(text, str):
             raise RequestError(f"A prompt must be text, not {type(text).__name__}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(f"The text is not valid at character {error.start}; give it in UTF-8") from None
+        check_text(text, "The text")
         ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
