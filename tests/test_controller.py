@@ -402,6 +402,23 @@ def test_it_explains_itself() -> None:
         assert all(len(row) == len(header) for row in rows)
 
 
+def test_it_says_what_a_rule_made_it_draft() -> None:
+    target = world(Text(9, copied=0.3))
+    proposer = auto(target, copy=copier(target), heads=heads(target))
+    decoder = Decoder(target, Drawn(proposer), num_nodes=31)
+    (generation,) = decoder.add([1, 2, 3], Sampling(max_tokens=40, temperature=0.5, seed=5))
+    decoder.run()
+    described, stats = proposer.describe(), generation.stats
+    num_steps = stats.num_steps - 1  # the last one has room for no draft
+    assert sum(described["steps_by_drafted_rows"].values()) == described["steps"] == num_steps
+    copy, guesses = described["members"]
+    assert copy["asked"] == copy["verified"] == 0
+    assert guesses["asked"] == guesses["without_choice"] == num_steps
+    assert (guesses["verified"], guesses["accepted"]) == (stats.num_drafted, stats.num_accepted)
+    _, (header, rows), _ = tables(described)
+    assert [row[1] for row in rows] == ["on", "always"] and rows[1][header.index("ms it saves")] == "-"
+
+
 def test_an_aborted_step_is_not_timed() -> None:
     target = world(Text(11))
     proposer: AutoProposer = auto(target, copy=copier(target))

@@ -65,6 +65,15 @@ def test_depth_is_the_length_of_the_path(tree: Tree) -> None:
     assert tree.depths == tuple(len(tree.path(row)) for row in range(len(tree)))
 
 
+@given(trees(), st.data())
+def test_a_text_follows_the_rows_that_carry_its_tokens(tree: Tree, data: st.DataObject) -> None:
+    path = tree.path(data.draw(st.integers(0, len(tree) - 1)))
+    tokens = [tree.tokens[row] for row in path]
+    assert tree.followed(tokens) == path
+    assert tree.followed([*tokens, 10]) == path, "no row carries 10"
+    assert tree.followed([10, *tokens]) == ()
+
+
 @given(trees())
 def test_a_child_is_found_by_its_token(tree: Tree) -> None:
     for row, parent in enumerate(tree.parents[1:], start=1):

@@ -144,6 +144,16 @@ class Tree:
         """The child of ``row`` that carries ``token``, if it was drafted."""
         return next((c for c in self.children[row] if self.tokens[c] == token), None)
 
+    def followed(self, tokens: Sequence[int]) -> Path:
+        """Rows that a text walks along from the root, as far as it was drafted."""
+        rows: list[int] = []
+        for token in tokens:
+            child = self.child(rows[-1] if rows else ROOT, token)
+            if child is None:
+                break
+            rows.append(child)
+        return tuple(rows)
+
     def path(self, row: int) -> Path:
         """Rows from the root's child down to ``row``; empty for the root."""
         rows: list[int] = []

@@ -172,10 +172,11 @@ def _open(model: str, engine: EngineFlags | None, proposer: str | None) -> list[
 
 
 def _explain(report: Report) -> None:
-    from headstart.cli.terminal import Tally, explanation
+    from headstart.cli.terminal import Tally, explanation, remark
     from headstart.proposers.choose import AUTO
 
     for reasons in report.record["explain"]:
+        remark(f"\n{AUTO} in {reasons['dtype']} under {reasons['accept']}:")
         own = [
             entry
             for entry in report.record["configurations"]

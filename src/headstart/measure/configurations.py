@@ -113,7 +113,10 @@ def configure(
     made: list[Configuration] = []
     for name in proposers:
         proposing = _with_proposer(llm, name, num_nodes, own[name])
-        made += [Proposing(name, proposing.with_rule(rule)) for rule in ([EXACT] if name == PLAIN else rules)]
+        for place, rule in enumerate([EXACT] if name == PLAIN else rules):
+            if place and name == AUTO:  # what it learns and explains is of one rule
+                proposing = llm.with_proposer(name, num_nodes=num_nodes, **own[name])
+            made.append(Proposing(name, proposing.with_rule(rule)))
     return made
 
 

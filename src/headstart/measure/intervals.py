@@ -17,6 +17,8 @@ LEVEL = 0.95
 _RESAMPLES = 2000
 _SEED = 0
 
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -28,8 +30,8 @@ class Interval:
 
     @property
     def is_noise(self) -> bool:
-        """Whether it cannot be told from 1."""
-        return self.low <= 1.0 <= self.high
+        """Whether it cannot be told from 1; what the rounding of sums leaves of 1 is 1."""
+        return self.low <= 1.0 + _ROUNDING and self.high >= 1.0 - _ROUNDING
 
 
 @dataclass(frozen=True, slots=True)

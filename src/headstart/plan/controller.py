@@ -157,8 +157,8 @@ class AutoProposer:
         pending: _Pending | None = None
         for observation in observations:
             pending = self._pending.pop(observation.key, None) or pending
-        if pending is not None and not pending.is_steady:
-            self._time(pending)
+        if pending is not None:
+            self._account(pending, observations)
         right: Counter[int] = Counter()
         began = self._clock()
         for observation in observations:
@@ -208,11 +208,16 @@ class AutoProposer:
         """Drafts that depend on neither clock nor neighbours."""
         pending.is_steady = True
         self._await(pending)
-        if self._steady is None:
-            return [Tree.root(sequence.tokens[-1]) for sequence in pending.sequences]
-        return self._steady.proposer.propose(
-            [replace(sequence, max_nodes=min(sequence.max_nodes, STEADY_NODES)) for sequence in pending.sequences]
-        )
+        trees = [Tree.root(sequence.tokens[-1]) for sequence in pending.sequences]
+        if self._steady is not None:
+            began = self._clock()
+            trees = self._steady.proposer.propose(
+                [replace(sequence, max_nodes=min(sequence.max_nodes, STEADY_NODES)) for sequence in pending.sequences]
+            )
+            self._steady.obeyed(len(trees), self._clock() - began)
+        self._sequences_seen[len(trees)] += 1
+        self._rows_chosen[sum(tree.num_drafted for tree in trees)] += 1
+        return trees
 
     def _await(self, pending: _Pending) -> None:
         """Until the step's tokens are told."""
@@ -340,6 +345,13 @@ class AutoProposer:
         for asked in pending.asked:
             seconds = asked.seconds + shared / len(pending.asked)
             asked.member.called(len(asked.entries), seconds, is_probe=asked.is_probe)
+
+    def _account(self, pending: _Pending, observations: ListOf[Observation]) -> None:
+        """Time the step if its drafts were chosen, or count what became of those that had to be made."""
+        if not pending.is_steady:
+            self._time(pending)
+        elif self._steady is not None:
+            self._steady.followed(observations)
 
     def _time(self, pending: _Pending) -> None:
         """Learn what the step cost, unless it held long prompts."""

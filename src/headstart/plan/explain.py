@@ -23,17 +23,21 @@ def _costs(profile: Mapping[str, Any]) -> Table:
 
 
 def _members(described: Mapping[str, Any]) -> Table:
-    """Costs and earnings are means of the sequences and steps in which a member was asked."""
+    """Costs and earnings are means of the sequences and steps in which a member was asked.
+
+    ``always``: the rule of acceptance leaves no choice, and nothing is weighed.
+    """
     header = ["proposer", "now", "ms to ask", "ms it saves", "asked", "probes", "verified", "accepted"]
     rows = []
     for member in described["members"]:
-        asked = max(member["asked"], 1)
+        asked, chosen = max(member["asked"], 1), member["asked"] - member["without_choice"]
+        state = ("on" if member["is_on"] else "off") if chosen or not member["asked"] else "always"
         rows.append(
             [
                 member["proposer"],
-                "on" if member["is_on"] else "off",
+                state,
                 f"{member['propose_ms'] / asked:.2f}",
-                f"{member['saved_ms'] / asked:.2f}",
+                f"{member['saved_ms'] / chosen:.2f}" if chosen else "-",
                 str(member["asked"]),
                 str(member["probes"]),
                 str(member["verified"]),

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headstart.proposers.base import GrowsByLevel, Proposer
+from headstart.proposers.base import GrowsByLevel, Observation, Proposer
 
 NUM_SITUATIONS = 3
 _SURE = (0.3, 0.7)  # estimates that tell situations apart
@@ -122,6 +122,7 @@ class Earnings:
     num_calls: int = 0
     num_asked: int = 0  # sequences, summed over the calls
     num_probes: int = 0  # of them
+    num_obeyed: int = 0  # of them, where the rule of acceptance left no choice
     seconds: float = 0.0
     num_verified: int = 0
     num_accepted: int = 0
@@ -242,6 +243,21 @@ class Member:
         own.num_probes += num_sequences * is_probe
         own.seconds += seconds
 
+    def obeyed(self, num_sequences: int, seconds: float) -> None:
+        """The member was asked for so many sequences because the rule of acceptance leaves no choice."""
+        own = self.earnings
+        own.num_calls += 1
+        own.num_asked += num_sequences
+        own.num_obeyed += num_sequences
+        own.seconds += seconds
+
+    def followed(self, observations: Iterable[Observation]) -> None:
+        """What became of drafts that it was asked for in this way."""
+        for observation in observations:
+            if not observation.is_of_prompt:
+                self.earnings.num_verified += observation.tree.num_drafted
+                self.earnings.num_accepted += len(observation.tree.followed(observation.tokens[:-1]))  # less the bonus
+
     def probe_again(self, step: int) -> None:
         """The last probe knew what came: ask again at once."""
         if self._due:
@@ -259,6 +275,7 @@ class Member:
             "calls": own.num_calls,
             "asked": own.num_asked,
             "probes": own.num_probes,
+            "without_choice": own.num_obeyed,
             "propose_ms": 1000 * own.seconds,
             "verified": own.num_verified,
             "accepted": own.num_accepted,

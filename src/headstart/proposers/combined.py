@@ -118,7 +118,8 @@ class CombinedProposer:
         if estimates is None:
             return
         tallies = self._tallies.setdefault(observation.key, {name: Tally() for name in self.members})
-        reached, accepted = _path(observation)
+        accepted = observation.tree.followed(observation.tokens)
+        reached = {ROOT, *accepted}
         for place, tally in enumerate(tallies.values()):
             own = [row for row in range(1, len(estimates)) if estimates[row][place]]
             tally.num_drafts += bool(own)
@@ -142,15 +143,3 @@ def _own(tree: Tree, estimates: ListOf[Estimates] | None, place: int) -> Tree:
     if estimates is None:
         return tree
     return replace(tree, probabilities=(1.0, *(row[place] for row in estimates[1:])))
-
-
-def _path(observation: Observation) -> tuple[set[int], set[int]]:
-    """Rows that verification came to, and the accepted ones among them (all but the root)."""
-    accepted, row = set[int](), ROOT
-    for token in observation.tokens:
-        child = observation.tree.child(row, token)
-        if child is None:
-            break
-        accepted.add(child)
-        row = child
-    return {ROOT, *accepted}, accepted
