@@ -53,7 +53,16 @@ class LikelyProposer(ScriptedProposer):
         return builder.build()
 
 
-PROPOSERS = {
+class IdleProposer(ScriptedProposer):
+    """Never has an idea."""
+
+    name = "idle"
+
+    def _tree(self, sequence: Sequence) -> Tree:
+        return Tree.root(sequence.tokens[-1])
+
+
+PROPOSERS: dict[str, type[ScriptedProposer]] = {
     "likely": LikelyProposer,
     "oracle": OracleProposer,
     "wrong": WrongProposer,
@@ -340,6 +349,8 @@ def test_draws_are_held_against_the_targets_own_distribution() -> None:
         ({"options": {"heads": "nowhere"}}, HeadsError, "nowhere is not a heads folder"),
         ({"options": {"wings": 1}}, RequestError, "unknown option wings"),
         ({"temperature": 1.0}, RequestError, "a check has no option temperature"),
+        ({"num_nodes": 0}, RequestError, "num_nodes is 0; it must be 1 or more: without drafts there is nothing to check"),
+        ({"proposers": ["ngram", "ngram"]}, RequestError, "proposer ngram is given twice"),
         ({"accept": "typical"}, RequestError, "accept typical changes the distribution on purpose"),
         ({"accept": "blck"}, RequestError, "unknown accept rule 'blck'; did you mean block"),
         ({"draws": 7, "accept": "exact"}, RequestError, "draws has no effect with accept exact"),
@@ -354,6 +365,21 @@ def test_draws_are_held_against_the_targets_own_distribution() -> None:
 def test_what_cannot_be_checked_is_refused_by_name(options: dict[str, Any], error: type[Exception], reason: str) -> None:
     with pytest.raises(error, match=reason):
         check(model(), **{"prompts": PROMPTS, **options})
+
+
+def test_a_proof_without_drafts_is_none() -> None:
+    """Answers of one token leave no room for a draft: they are identical, and show nothing."""
+    found = check(model(), PROMPTS, max_tokens=1, proposers=["likely"])
+    assert not found.passed and found.record["passed"] is False
+    assert found.verdict.startswith("nothing was drafted, and so nothing is shown")
+    assert found.rows()[0][-1] == "untested"
+
+
+def test_who_drafted_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROPOSERS, "idle", IdleProposer)
+    found = run(proposers=["likely", "idle"])
+    assert found.passed and found.verdict.endswith("; idle drafted nothing and was not tested")
+    assert [row[-1] for row in found.rows()] == ["right", "untested"]
 
 
 def test_the_same_check_says_the_same_again() -> None:

@@ -341,8 +341,12 @@ def test_records_are_shown_and_compared_without_measuring(
         ([], "name a model to measure"),
         (["--record", "none.json"], "cannot read the record none.json"),
         (["smollm2", "--record", "none.json"], "a model has no effect with --record"),
+        (["--record", "none.json", "--limit", "3"], "--limit has no effect with --record"),
+        (["--url", "http://a", "--top-k", "5"], "--top-k has no effect with --url"),
+        (["--url", "http://a", "--price", "2"], "--price has no effect with --url"),
+        (["--url", "http://a,"], "--url http://a, names an empty address"),
         (["--compare", "a.json", "b.json", "--html", "x.html"], "--html has no effect with --compare"),
-        (["--compare", "a.json", "b.json", "--price", "2"], "a setting has no effect with --compare"),
+        (["--compare", "a.json", "b.json", "--price", "2"], "--price has no effect with --compare"),
     ],
 )
 def test_a_mistake_is_one_line(line: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:

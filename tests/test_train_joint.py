@@ -283,6 +283,7 @@ def test_a_model_that_does_not_survive_saving_is_refused(tmp_path: Path) -> None
     [
         ({"model_out": None, "settings": SETTINGS}, RequestError, "joint_epochs has no effect while the base stays"),
         ({"model_out": 5}, RequestError, "model_out is 5"),
+        ({"model_out": "heads"}, RequestError, "the heads and the model need a folder each"),
         ({"model_out": "stands"}, TrainingError, "exists and is no model that Headstart trained"),
         ({"model_out": ".."}, TrainingError, "cannot hold a model"),
     ],

@@ -55,7 +55,8 @@ class CheckReport:
             text = f"identical: {answers} answers with speculation, each token the one of plain decoding"
         if any(entry["distribution"] for entry in proposers):
             text += f"; {self.record['settings']['accept']} keeps the model's distribution, as far as the draws can tell"
-        return text
+        idle = [entry["proposer"] for entry in proposers if not entry["drafted"]]
+        return text + (f"; {' and '.join(idle)} drafted nothing and was not tested" if idle else "")
 
     def rows(self) -> list[list[str]]:
         """The table's cells, one row a proposer, in the order of ``COLUMNS``."""
@@ -84,9 +85,11 @@ def report_of(
         "settings": asdict(settings),
         "proposers": [_entry(one, p, problem) for one, p, problem in zip(checked, adjusted, problems, strict=True)],
         "skipped": [{"proposer": name, "reason": reason} for name, reason in skipped],
-        "passed": not any(problems),
     }
-    return CheckReport(record, next((problem for problem in problems if problem), None))
+    first = next((problem for problem in problems if problem), None)
+    if not any(one.identity.stats.num_drafted for one in checked):
+        first = first or "nothing was drafted, and so nothing is shown; allow longer answers or name other proposers"
+    return CheckReport(record | {"passed": first is None}, first)
 
 
 def _problem(one: Checked, adjusted: float, settings: CheckSettings) -> str | None:
@@ -131,5 +134,5 @@ def _row(entry: dict[str, Any]) -> list[str]:
         str(identity["faults"]),
         f"{distribution['adjusted_p_value']:.3g}" if distribution else "-",
         f"{distribution['smallest_bias']:.3f}" if distribution else "-",
-        "WRONG" if entry["problem"] else "right",
+        "WRONG" if entry["problem"] else "right" if entry["drafted"] else "untested",
     ]

@@ -18,7 +18,7 @@ from headstart.check.identity import compare_answers, plain_answers, samplings
 from headstart.check.prompts import BUILT_IN
 from headstart.check.report import Checked, CheckReport, report_of
 from headstart.check.settings import CheckSettings
-from headstart.errors import DataError, HeadsError, RequestError
+from headstart.errors import DataError, HeadsError, RequestError, require
 from headstart.guessers import NONE, check_guesser
 from headstart.llm import LLM
 from headstart.measure.bench import check_arguments
@@ -50,7 +50,7 @@ def check(
     """
     check_arguments([llm], settings, CheckSettings, num_nodes, options)
     chosen = _settings(settings, named)
-    _refuse_plain(chosen)
+    _refuse_plain(chosen, num_nodes)
     rule = chosen.rule(llm.rule)
     chosen.refuse_idle(rule)
     accelerated, skipped = _accelerated(llm, chosen, rule, num_nodes, options or {})
@@ -84,7 +84,7 @@ def check(
 
 def check_asked(settings: CheckSettings, num_nodes: int | None, options: Mapping[str, Any]) -> None:
     """RequestError or HeadsError for what cannot be checked with any model, and so before one is loaded."""
-    _refuse_plain(settings)
+    _refuse_plain(settings, num_nodes)
     if settings.proposers:
         check_proposers(settings.proposers, options, num_nodes, _NAMES)
         return
@@ -93,7 +93,8 @@ def check_asked(settings: CheckSettings, num_nodes: int | None, options: Mapping
             check_guesser(name, num_nodes=num_nodes, **own)
 
 
-def _refuse_plain(settings: CheckSettings) -> None:
+def _refuse_plain(settings: CheckSettings, num_nodes: int | None) -> None:
+    require(num_nodes is None or num_nodes >= 1, "num_nodes", num_nodes, "1 or more: without drafts there is nothing to check")
     if set(settings.proposers) & set(NONE):
         raise RequestError("plain decoding is what the others are checked against; leave it out of the proposers")
 

@@ -25,6 +25,9 @@ class CheckSettings:
         is_list = isinstance(self.proposers, list | tuple) and all(isinstance(name, str) for name in self.proposers)
         require(is_list, "proposers", self.proposers, "a list of names, such as ['ngram', 'medusa']")
         object.__setattr__(self, "proposers", tuple(self.proposers))
+        twice = next((name for name in self.proposers if self.proposers.count(name) > 1), None)
+        if twice is not None:
+            raise RequestError(f"proposer {twice} is given twice; once is enough")
         for name in ("limit", "max_tokens", "batch", "draws"):
             value = getattr(self, name)
             valid = (value is None and name == "limit") or (type(value) is int and value >= 1)

@@ -17,6 +17,7 @@ from headstart.cli.options import (
     Proposers,
     flags_of,
     given,
+    named,
     open_model,
     sampling_of,
 )
@@ -76,26 +77,22 @@ def measure(
     for target in (json, csv, html):
         check_json(target)
     others: dict[str, Any] = {"a model": model, "--prompts": prompts, "--proposer": proposer, "--original": original}
-    others |= {
-        "--explain": explain,
-        "a setting": settings,
-        "--nodes or heads": proposers,
-        "an engine": engine,
-        "sampling": sampling,
-    }
+    others |= {"--explain": explain} | named(engine) | named(proposers) | named(sampling)
     if compare is not None:
-        records.refuse_others("compare", others | {"--record": record, "--url": url, "--csv": csv, "--html": html})
+        records.refuse_others(
+            "compare", others | named(settings) | {"--record": record, "--url": url, "--csv": csv, "--html": html}
+        )
         records.compare(compare, json)
         return
     if url is not None:
-        idle = {name: value for name, value in others.items() if name not in ("a model", "--prompts", "a setting")}
+        idle = {name: value for name, value in others.items() if name not in ("a model", "--prompts")}
         records.refuse_others("url", idle | {"--record": record, "--csv": csv, "--html": html})
         records.servers(url, model, prompts, MeasureSettings(**(given(settings) if settings else {})), json)
         return
     if record is not None:
         from headstart.measure.record import reading
 
-        records.refuse_others("record", others | {"--url": url})
+        records.refuse_others("record", others | named(settings) | {"--url": url})
         with reading(record):
             _write(records.saved(record), explain, json, csv, html)
         return
@@ -190,10 +187,10 @@ def _explain(report: Report) -> None:
 def _show(report: Report) -> None:
     from headstart.cli.terminal import heading, remark, say, table
 
-    record = report.record
+    record, shown = report.record, report.tables()
     prompts = record["prompts"]
     heading(f"{record['model']} ({record['engine']}, {record['dtype']}), {prompts['number']} prompts of {prompts['name']}")
-    for each in report.tables():
+    for each in shown:
         say()
         heading(each.title)
         table(each.header, each.rows)

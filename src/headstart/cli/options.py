@@ -104,6 +104,14 @@ def given(flags: Any) -> dict[str, Any]:
     return {entry.name: getattr(flags, entry.name) for entry in fields(flags)}
 
 
+def named(flags: Any) -> dict[str, Any]:
+    """What was given of these flags, as the command line calls it."""
+    if flags is None:
+        return {}
+    usual = given(type(flags)())
+    return {f"--{name.replace('_', '-')}": value for name, value in given(flags).items() if value != usual[name]}
+
+
 if TYPE_CHECKING:
     SamplingFlags = Sampling
 else:

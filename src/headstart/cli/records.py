@@ -48,10 +48,13 @@ def servers(urls: str, model: str | None, prompts: str | None, settings: Measure
     read_by_servers = ("batch", "temperature", "max_tokens", "limit", "categories")
     idle = {entry.name for entry in fields(settings) if getattr(settings, entry.name) != entry.default} - set(read_by_servers)
     if idle:
-        raise RequestError(f"{min(idle)} has no effect with --url; leave one of the two out")
+        raise RequestError(f"--{min(idle).replace('_', '-')} has no effect with --url; leave one of the two out")
     several = next((name for name in read_by_servers[:3] if len(getattr(settings, name)) > 1), None)
     if several is not None:
         raise RequestError(f"servers are measured at one {several}; give one value")
+    addresses = [url.strip() for url in urls.split(",")]
+    if not all(addresses):
+        raise RequestError(f"--url {urls} names an empty address; give addresses with one comma between two")
     read = prompt_set(prompts, settings.limit, settings.categories)
     defaults = Request()
     request = Request(
@@ -60,7 +63,7 @@ def servers(urls: str, model: str | None, prompts: str | None, settings: Measure
         batch=settings.batch[0],
     )
     with progress("measuring") as update:
-        record = measure_servers([url.strip() for url in urls.split(",")], read, request, model=model, progress=update)
+        record = measure_servers(addresses, read, request, model=model, progress=update)
     if json != STDOUT:
         found = server_table(record)
         heading(f"{found.title}, {read.name}, {request.batch} requests in flight")

@@ -70,9 +70,11 @@ def read_record(path: str | Path) -> dict[str, Any]:
     name, version = (found.get("format"), found.get("version")) if isinstance(found, Mapping) else (None, None)
     if name != FORMAT:
         what = f"a record of the format {name}" if name else "no record"
-        raise DataError(f"{path} is {what}; give a file that `headstart measure --json` wrote")
+        raise DataError(f"{path} is {what}; give a file that `headstart measure MODEL --json` wrote")
     if version != VERSION:
         raise DataError(f"{path} is a record of version {version} and this program reads version {VERSION}; measure anew")
+    if not found.get("configurations"):
+        raise DataError(f"{path} is a record of nothing: it has no configurations; measure anew")
     return dict(found)
 
 

@@ -72,11 +72,11 @@ def measure_servers(
 ) -> dict[str, Any]:
     """The record; DataError for a server that does not answer."""
     servers = [Served(url.rstrip("/"), model or _first_model(url.rstrip("/"))) for url in urls]
-    before = [_counters(server.url) for server in servers]
     groups = [prompts.prompts[i : i + request.batch] for i in range(0, len(prompts.prompts), request.batch)]
     total, done = len(groups) * len(servers), 0
     for server in servers:
         _ask(server, prompts.prompts[0], Request(max_tokens=1))  # warms up
+    before = [_counters(server.url) for server in servers]
     for number, group in enumerate(groups):
         first = number % len(servers)
         for server in (*servers[first:], *servers[:first]):

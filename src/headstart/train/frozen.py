@@ -258,15 +258,14 @@ class FrozenRun:
             raise RequestError(
                 "kinds and mixture have no effect with this model: without a chat template it goes on from nothing"
             )
-        deadline = self._deadline(settings.corpus_share)
+        deadline, began = self._deadline(settings.corpus_share), time.monotonic()
         self.report(Event("write", f"the {base.target.engine} engine writes, in {base.target.dtype}"))
 
         def told(have: int, speed: float) -> None:
-            seconds = (settings.corpus_tokens - have) / max(speed, 1e-9)
-            if deadline is not None:
-                seconds = min(seconds, deadline - time.monotonic())
-            left = f"about {max(seconds, 0) / 60:.1f} minutes left"
-            self.report(Event("write", f"{speed:.0f} tokens/s, {left}", have, have + round(max(seconds, 0) * speed)))
+            now, seconds = time.monotonic(), (settings.corpus_tokens - have) / max(speed, 1e-9)
+            seconds = max(seconds if deadline is None else min(seconds, deadline - now), 0.0)
+            what = f"{speed:.0f} tokens/s, about {seconds / 60:.1f} minutes left"
+            self.report(Event("write", what, round(now - began), round(now - began + seconds)))
 
         states = None
         if not settings.online:

@@ -97,6 +97,8 @@ def _check_places(
         reason = None if folder is None else obstacle(Path(folder))
         if reason is not None:
             raise DataError(f"{name} cannot be written: {reason}; name another place")
+    if model_out is not None and Path(model_out).resolve() == Path(out).resolve():
+        raise RequestError(f"out and model_out both name {out}; the heads and the model need a folder each")
     if data is None:
         kinds_of(settings.kinds, settings.mixture)
     elif not Path(data).exists() or Path(data).is_dir():
