@@ -245,6 +245,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "integer tensor": (edit_tensors(lambda t: t.update({"first.bias": np.zeros(18, np.int32)})), "int32"),
     "draft id out of range": (edit_tensors(lambda t: t.update(draft_vocab=np.array([0, 99]))), "token ids below 20"),
     "draft id twice": (edit_tensors(lambda t: t.update(draft_vocab=np.array([0, 0]))), "different token ids"),
+    "another draft vocabulary than the config's": (edit_config(draft_vocab_size=3), "'draft_vocab_size' is 3, and the tensor"),
     "other format": (edit_config(format="medusa"), "does not describe heads"),
     "other version": (edit_config(version=99), "version 99"),
     "other kind": (edit_config(kind="crystal ball"), "'crystal ball'"),

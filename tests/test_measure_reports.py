@@ -73,7 +73,7 @@ def test_a_record_is_no_better_or_worse_than_itself(record: dict[str, Any]) -> N
 def test_a_slower_proposer_is_worse_and_a_faster_one_better(record: dict[str, Any]) -> None:
     slower = compare(record, changed(record, "ngram", 1.25))
     assert slower.problem is not None and slower.problem.startswith(
-        "4 of 12 configurations became worse: ngram 1 0: speedup 0.800"
+        "4 of 12 configurations became worse: ngram at batch 1, temperature 0: speedup 0.800"
     )
     verdicts = {(one.b["proposer"], one.verdict) for one in slower.compared}
     assert verdicts == {("plain", "noise"), ("ngram", "worse"), ("suffix", "noise")}

@@ -42,7 +42,7 @@ def pretrain(
         str | None, Parameter(help="folder for the model; what can be thrown away afterwards lies beside it")
     ] = None,
     config: Annotated[str | None, Parameter(help="TOML file with these options by name (with _ for -); flags go first")] = None,
-    no_resume: Annotated[bool, switch("begin anew where a run was stopped")] = False,
+    no_resume: Annotated[bool, switch("begin anew, even where a stopped run could go on")] = False,
     json: JsonFile = None,
     settings: PretrainOptions = None,
 ) -> None:

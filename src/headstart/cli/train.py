@@ -54,7 +54,7 @@ def train(
     model_out: Annotated[
         str | None, Parameter(help="train the model too (Medusa-2), and save what comes of it in this folder")
     ] = None,
-    no_resume: Annotated[bool, switch("begin anew where a run was stopped")] = False,
+    no_resume: Annotated[bool, switch("begin anew, even where a stopped run could go on")] = False,
     json: JsonFile = None,
     settings: TrainOptions = None,
 ) -> None:

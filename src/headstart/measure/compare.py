@@ -25,7 +25,7 @@ from typing import Any
 from headstart.errors import DataError
 from headstart.measure.intervals import Interval, Rate, interval
 from headstart.measure.settings import PLAIN
-from headstart.measure.tables import AXES, Table, name_of, varied
+from headstart.measure.tables import AXES, Table, described, name_of, varied
 
 Record = Mapping[str, Any]
 Entry = Mapping[str, Any]
@@ -76,7 +76,7 @@ class Comparison:
     def problem(self) -> str | None:
         """One line on everything that became worse; None if nothing did."""
         entries = [one.b for one in self.compared]
-        worse = [f"{' '.join(name_of(one.b, entries))}: {one.problem}" for one in self.compared if one.problem]
+        worse = [f"{described(one.b, entries)}: {one.problem}" for one in self.compared if one.problem]
         return f"{len(worse)} of {len(self.compared)} configurations became worse: {'; '.join(worse)}" if worse else None
 
     def table(self) -> Table:

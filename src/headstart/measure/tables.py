@@ -45,6 +45,13 @@ def name_of(entry: Entry, entries: Sequence[Entry]) -> list[str]:
     return [entry["proposer"] + rule, *(value(entry[axis]) for axis in varied(entries))]
 
 
+def described(entry: Entry, entries: Sequence[Entry]) -> str:
+    """The same in a sentence."""
+    name, *values = name_of(entry, entries)
+    points = [f"{axis.replace('_', ' ')} {value}" for axis, value in zip(varied(entries), values, strict=True)]
+    return " at ".join([name, *([", ".join(points)] if points else [])])
+
+
 def _names(entries: Sequence[Entry]) -> list[str]:
     return ["proposer", *varied(entries)]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from headstart.measure.page.plots import plots
 from headstart.measure.page.steps import steps
-from headstart.measure.tables import Table, name_of, tables
+from headstart.measure.tables import Table, described, tables
 
 _HERE = Path(__file__).parent
 
@@ -60,12 +60,19 @@ def _findings(record: Mapping[str, Any]) -> str:
         best = max(others, key=lambda entry: entry["speedup"])
         interval = best["speedup_interval"]
         span = f" (95%: {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
-        found.append(f"Fastest over plain decoding: {' '.join(name_of(best, entries))}, {best['speedup']:.2f} times{span}.")
+        lossy = "" if best["lossless"] is not False else ", which does not keep the model's distribution"
+        found.append(f"Fastest over plain decoding: {described(best, entries)}{lossy}: {best['speedup']:.2f} times{span}.")
+        if interval and interval[0] <= 1.0 <= interval[1]:
+            found.append("Its interval holds 1: chance alone may have made it so.")
     compared = [entry for entry in others if entry["identical"] is not None]
     faults, ties = sum(entry["faults"] for entry in compared), sum(entry["ties"] for entry in compared)
     if compared:
         told = "Every compared answer is plain decoding's, token by token." if not faults + ties else ""
         found.append(told or f"Compared with plain decoding: {faults} faults, {ties} ties by rounding.")
+    if compared and len(compared) < len(others):
+        found.append(
+            f"{len(others) - len(compared)} of {len(others)} configurations give other tokens by their rule, or no tokens."
+        )
     off = [abs(entry["predicted"]["over_measured"] - 1) for entry in others if entry["predicted"]]
     if off:
         found.append(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 640, 320
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 54
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 38, 54
 NUM_COLOURS = 8
 _NUM_TICKS = 5
 _ROW, _BAR, _VALUE = 30, 18, 112
@@ -57,11 +57,7 @@ def lines(series: Sequence[Series], x_label: str, y_label: str, *, level: float 
     parts += [_text(left - 6, place_y(t) + 5, number(t), "end") for t in ticks]
     parts += [_text(place_x(x), bottom + 20, number(x)) for x in xs]
     parts.append(_text((left + right) / 2, HEIGHT - 5, x_label, kind="label"))
-    middle = (bottom + _TOP) / 2
-    parts.append(
-        f'<text class="label" x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">'
-        f"{escape(y_label)}</text>"
-    )
+    parts.append(_text(2, 20, y_label, "start", kind="label"))  # turned, it would lie on the numbers of a phone's large text
     if level is not None:
         parts.append(f'<line class="level" x1="{left}" x2="{right}" y1="{place_y(level):.1f}" y2="{place_y(level):.1f}"/>')
     for one in series:
