@@ -216,9 +216,7 @@ def load_heads(folder: str | os.PathLike[str], target: Identified | None = None,
     vocab = None if draft_vocab is None else _vocab(path, draft_vocab, card.base.vocab_size)
     said, listed = config.get("draft_vocab_size"), None if vocab is None else len(vocab)
     if said != listed:
-        raise HeadsError(
-            f"{path / CONFIG_FILE}: 'draft_vocab_size' is {said}, and the tensor {DRAFT_VOCAB} lists {listed} tokens"
-        )
+        raise HeadsError(f"{path / CONFIG_FILE}: 'draft_vocab_size' is {said}, and the tensor {DRAFT_VOCAB} lists {listed}")
     tensors = {name: _widened(path, name, values) for name, values in stored.items()}
     sizes = config.get("sizes")
     if not isinstance(sizes, dict):
