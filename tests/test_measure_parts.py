@@ -325,6 +325,7 @@ def test_a_record_of_another_version_or_format_is_refused_by_name(tmp_path: Path
         ({"format": "headstart-measure", "version": 1}, "version 1 and this program reads version 2; measure anew"),
         ({"format": "headstart-check", "version": 1}, "a record of the format headstart-check"),
         ([1], "is no record"),
+        ({"format": "headstart-measure", "version": 2, "configurations": []}, "a record of nothing"),
     ]
     for content, reason in cases:
         path.write_text(json.dumps(content))
@@ -335,7 +336,7 @@ def test_a_record_of_another_version_or_format_is_refused_by_name(tmp_path: Path
         read_record(path)
     with pytest.raises(DataError, match="cannot read the record"):
         read_record(tmp_path / "none.json")
-    path.write_text(json.dumps({"format": "headstart-measure", "version": 2, "x": 1}))
+    path.write_text(json.dumps({"format": "headstart-measure", "version": 2, "x": 1, "configurations": [{}]}))
     assert read_record(path)["x"] == 1
 
 
