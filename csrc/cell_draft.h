@@ -15,8 +15,8 @@ namespace headstart {
 struct DraftRequest {
   std::int64_t root;  // its last token
   std::int64_t max_nodes, num_levels;
-  double least_reach;           // of the nodes of a level together, to be worth a further pass
-  std::vector<double> factors;  // [num_levels] or more: what to scale estimates of a depth by
+  double least_reach;                     // of the nodes of a level together, to be worth a further pass
+  std::vector<double> factors;            // [num_levels] or more: what to scale estimates of a depth by
   std::optional<Coupling> coupling = {};  // nothing: the likeliest children
 };
 
@@ -40,8 +40,8 @@ struct Drafts {
   bool usable = true;  // whether all states were finite numbers
 };
 
-// Trees of the likeliest or of coupled guesses: hidden [n, D] stands before the roots; `base_ids` [V'] are the tokens of the output rows, or nothing
-// where these are the tokens. std::invalid_argument or std::out_of_range for what does not fit.
+// Trees of the likeliest or of coupled guesses: hidden [n, D] stands before the roots; `base_ids` [V'] are the tokens of the output
+// rows, or nothing where these are the tokens. std::invalid_argument or std::out_of_range for what does not fit.
 Drafts draft(const Cell& cell, std::span<const float> hidden, std::span<const DraftRequest> requests, const DraftSettings& settings,
              std::span<const std::int64_t> base_ids);
 

@@ -342,6 +342,7 @@ def test_records_are_shown_and_compared_without_measuring(
         (["--record", "none.json"], "cannot read the record none.json"),
         (["smollm2", "--record", "none.json"], "a model has no effect with --record"),
         (["--record", "none.json", "--limit", "3"], "--limit has no effect with --record"),
+        (["--record", "none.json", "--repeat", "1"], "an option, also with its usual value, has no effect with --record"),
         (["--url", "http://a", "--top-k", "5"], "--top-k has no effect with --url"),
         (["--url", "http://a", "--price", "2"], "--price has no effect with --url"),
         (["--url", "http://a,"], "--url http://a, names an empty address"),

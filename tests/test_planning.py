@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +35,7 @@ from headstart.plan.verdict import better_head, break_even, saved, verdict
 from headstart.plan.whatif import WhatIf, answer
 from headstart.proposers.choose import Guesser
 from headstart.target.limits import Limits
-from scripted import random_target
+from scripted import ScriptedTarget, random_target
 
 CHANCES, COUNTS = st.floats(0.0, 0.99), st.integers(1, 20)
 
@@ -264,6 +265,14 @@ def test_a_plan_forecasts_every_batch_and_sets_itself_against_the_clock(llm: LLM
     assert [len(row) for table in found.tables() for row in table.rows] == [
         len(table.header) for table in found.tables() for _ in table.rows
     ]
+
+
+def test_answers_of_one_token_are_nothing_to_plan(llm: LLM) -> None:
+    end = next(iter(llm.tokenizer.end_tokens))
+    ends = np.eye(llm.target.vocab_size, dtype=np.float32)[end]
+    target = ScriptedTarget(lambda _: ends, llm.target.vocab_size, end_tokens=tuple(llm.tokenizer.end_tokens))
+    with pytest.raises(DataError, match="every answer ended with its first token"):
+        plan(LLM(target, llm.tokenizer, Guesser("none", None, 0)), proposers=("ngram",), nodes=(1,), limit=4)
 
 
 def test_a_plan_refuses_what_it_cannot_do(llm: LLM) -> None:

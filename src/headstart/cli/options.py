@@ -109,7 +109,8 @@ def named(flags: Any) -> dict[str, Any]:
     if flags is None:
         return {}
     usual = given(type(flags)())
-    return {f"--{name.replace('_', '-')}": value for name, value in given(flags).items() if value != usual[name]}
+    found = {f"--{name.replace('_', '-')}": value for name, value in given(flags).items() if value != usual[name]}
+    return found or {"an option, also with its usual value,": flags}
 
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ from headstart.measure.points import Point, encoded
 from headstart.measure.prompts import Content, Prompt, PromptSet, prompt_set
 from headstart.measure.record import record_head
 from headstart.measure.replay import Replay
-from headstart.measure.samples import pooled
 from headstart.measure.settings import PLAIN, MeasureSettings, measured_sampling
 from headstart.measure.tables import Table
 from headstart.measure.target_costs import TargetCosts
@@ -188,8 +187,11 @@ def _slower(bench: Bench, place: int, forward: Forward) -> float:
 
 
 def _timings(trial: Trial) -> Timings:
+    """DataError where no answer went beyond its first token."""
     timings = trial.timings()
     assert timings is not None
+    if not timings.num_steps:
+        raise DataError("every answer ended with its first token, so that there is nothing to plan; give other prompts")
     return timings
 
 
@@ -305,8 +307,7 @@ def _tree_line(bench: Bench, found: Choice) -> str:
 
 def _depth(bench: Bench, found: Choice) -> int:
     """Mean depth of the drafts of a choice, of the steps that drafted."""
-    trial = _trial(bench, found)
-    drafted = pooled(trial.samples([Prompt(str(i), "") for i in range(len(trial.outputs))])).drafted_by_position
+    drafted = _stats(_trial(bench, found)).drafted_by_position
     return max(round(sum(drafted) / drafted[0]) if drafted and drafted[0] else 1, 1)
 
 
