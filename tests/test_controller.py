@@ -231,6 +231,46 @@ def test_while_nobody_is_asked_few_steps_are_observed() -> None:
     assert observed - heard > 1490
 
 
+class Hesitant:
+    """Says what the inner proposer says behind half of all tokens, else nothing."""
+
+    name = "hesitant"
+    reads_text_alone = True
+
+    def __init__(self, inner: Proposer) -> None:
+        self.inner, self.told = inner, 0
+
+    def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
+        trees = self.inner.propose(sequences)
+        return [
+            tree if uniform("says", len(sequence.tokens)) < 0.5 else Tree.root(sequence.tokens[-1])
+            for sequence, tree in zip(sequences, trees, strict=True)
+        ]
+
+    def observe(self, observations: ListOf[Observation]) -> None:
+        self.told += 1
+
+    def forget(self, key: int) -> None:
+        self.inner.forget(key)
+
+
+@pytest.mark.parametrize("is_deaf", [True, False])
+def test_a_step_in_which_nobody_said_anything_is_not_observed(is_deaf: bool) -> None:
+    """Unless a member needs to hear what was said."""
+    target = world(Text(5))
+    hesitant = Hesitant(OracleProposer(target))
+    proposer = auto(target, hesitant=hesitant)
+    proposer.members[0].reads_text_alone = is_deaf
+    decode(target, proposer, prompts(1), Sampling(max_tokens=600))
+    described = proposer.describe()
+    silent, steps = described["steps_by_drafted_rows"]["0"], described["steps"]
+    assert 0.3 * steps < silent < 0.9 * steps
+    if is_deaf:
+        assert hesitant.told <= steps - 0.9 * silent
+    else:
+        assert hesitant.told > 0.9 * steps
+
+
 def test_a_prompt_in_the_same_step_does_not_make_drafting_look_free() -> None:
     """Beside 400 rows of a prompt every drafted row costs what rows cost there, and a token is worth what it always is."""
     target = world(Text(6, copied=0.9))

@@ -56,6 +56,20 @@ def test_until_the_loss_can_be_afforded_nobody_need_ask_whether_it_can(elsewhere
     assert looked_at < 2 * asked_at + 2 if elsewhere is None else looked_at == 400
 
 
+def test_waking_up_for_a_call_counts_as_a_part_of_what_it_loses() -> None:
+    of, standing, waking = member(), Standing(gains=[0.9 * COST, None, None]), 0.4 * COST
+    steps = [
+        step for step in range(1, 401) if not of.is_idle(step) and of.chosen([(standing, 0)], step, STEP, waking=waking)[0]
+    ]
+    assert len(steps) == pytest.approx(400 * 0.005 * STEP / (0.5 * COST), rel=0.1)
+
+
+def test_whoever_waits_for_another_situation_waits_in_vain_while_nobody_cheaper_is_asked() -> None:
+    of, standing = member(), Standing(gains=[0.6 * COST, 3 * COST, None])
+    assert of.chosen([(standing, 0)], 1, STEP, is_settled=True) == ([], False)
+    assert of.is_idle(2)
+
+
 def test_whose_luck_returns_is_on_again() -> None:
     of, standing = member(), Standing(gains=[0.6 * COST, None, None])
     steps = asked(of, standing, 200, 2 * COST)

@@ -26,7 +26,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headstart.plan.budget import Budget, allot
+from headstart.plan.budget import allot
 from headstart.plan.chances import Chances, OwnChances
 from headstart.plan.members import Member, Standing, situation
 from headstart.plan.offer import Offer
@@ -42,7 +42,8 @@ STEADY_NODES = 7
 _PLAIN_STEPS, _PLAIN_STEPS_CLEAR = 64, 256  # between timed plain steps; the second where drafts clearly pay
 _CLEAR = 1.3
 _WORTH_WEIGHING = 0.5  # of a row's price: an estimate may be that much too low
-_HEARD_WHILE_RESTING = 16  # of so many steps one
+_HEARD_WHILE_RESTING = 64  # of so many steps one
+_WAKING = 2  # steps in which nobody is asked, but all is heard, around one in which somebody is asked after a rest
 _MARGIN = 0.02  # planned gains below are as likely losses: the likeliest nodes are also the most overestimated ones
 _MAX_TIMED_ROWS = 4  # times the largest profiled count: steps that hold whole prompts say nothing of drafts
 
@@ -79,7 +80,7 @@ class _Pending:
     asked: list[_Asked] = field(default_factory=list)
     token_seconds: float = 0.0
     row_seconds: float = 0.0
-    shared: float = 0.0  # seconds of growing, weighing, planning and judging, which are for nothing if nobody is asked
+    shared: float = 0.0  # seconds of choosing, growing, weighing and planning, the members' own left out
     is_steady: bool = False  # drafts of one proposer and one size, whatever the clock says
 
 
@@ -99,12 +100,14 @@ class AutoProposer:
         self._step = 0
         # By sequence, since several loops may ask the same proposer in turn:
         self._resting: dict[int, int] = {}  # rows of a step in which nobody was asked, nor need be in the next one
+        self._silent: set[int] = set()  # who was asked had nothing to say, and need not hear what became of it
         self._pending: dict[int, _Pending] = {}
         self._num_rows = 0
         self._rows_chosen: Counter[int] = Counter()
         self._sequences_seen: Counter[int] = Counter()
         self._advantage = 1.0  # of the last drafts over plain decoding, as planned
         self._overhead = 0.0
+        self._standing_by = 0.0  # seconds of a step in which nobody was asked, though somebody might have been
         self._token_seconds = self._row_seconds = 0.0  # of the last step with drafts
 
     def expect(self, num_rows: int, keys: ListOf[int]) -> bool:
@@ -113,6 +116,7 @@ class AutoProposer:
         self._num_rows = num_rows
         for key in keys:
             self._pending.pop(key, None)
+            self._silent.discard(key)
         if is_same and (self._step + 1) % _HEARD_WHILE_RESTING != 0 and self._rest_goes_on():
             self._step += 1
             self._rows_chosen[0] += 1
@@ -124,7 +128,7 @@ class AutoProposer:
 
     def rests(self, keys: ListOf[int]) -> bool:
         """Whether nothing of the step under way of these sequences has to be observed."""
-        return all(key in self._resting for key in keys)
+        return all(key in self._resting or key in self._silent for key in keys)
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
         """One tree a sequence, the root alone where nothing pays."""
@@ -138,14 +142,20 @@ class AutoProposer:
         members = self._may_ask(sequences)
         if members and not self._must_time_plain(num_rows):
             self._ask(pending, members)
-        trees = self._drafts(pending) if pending.offers else [Tree.root(sequence.tokens[-1]) for sequence in sequences]
+        if pending.offers:
+            trees = self._drafts(pending)
+        else:
+            trees = [Tree.root(sequence.tokens[-1]) for sequence in sequences]
+            self._book_gains(pending, [[] for _ in sequences], 0.0, 0.0)
         self._sequences_seen[len(sequences)] += 1
         self._rows_chosen[sum(map(len, pending.kept.values()))] += 1
         self._await(pending)
-        if not pending.asked and self._may_rest(pending):
-            self._resting.update((sequence.key, num_rows) for sequence in sequences)
         pending.started = self._clock()
+        pending.shared = pending.started - started - sum(asked.seconds for asked in pending.asked)
         self._overhead += 0.1 * (pending.started - started - self._overhead)
+        if pending.asked and not pending.offers and self._need_not_observe(pending):
+            self._charge(pending, pending.shared)
+            self._silent.update(pending.kept)
         return trees
 
     def read_prompt(self, chunks: ListOf[PromptChunk]) -> None:
@@ -154,19 +164,17 @@ class AutoProposer:
 
     def observe(self, observations: ListOf[Observation]) -> None:
         """Time the step, judge all that was offered, and pass on to each member what became of its own tree."""
+        began = self._clock()
         pending: _Pending | None = None
         for observation in observations:
             pending = self._pending.pop(observation.key, None) or pending
         if pending is not None:
             self._account(pending, observations)
         right: Counter[int] = Counter()
-        began = self._clock()
         for observation in observations:
             offer = pending.offers.get(observation.key) if pending else None
             if pending is not None and offer is not None:
                 self._judge(observation, offer, pending.kept.get(observation.key, ()), right)
-        if pending is not None and pending.asked:
-            self._charge(pending, pending.shared + self._clock() - began)
         for member in self.members:
             if pending is not None and self._need_not_hear(member, pending):
                 continue
@@ -176,11 +184,16 @@ class AutoProposer:
             member.proposer.observe(told)
         if pending is not None:
             self._repeat_probes(pending, right)
+            self._charge(pending, pending.shared + self._clock() - began)
+            keys = [observation.key for observation in observations if not observation.is_of_prompt]
+            if not pending.is_steady and self._may_rest(keys):
+                self._resting.update((key, pending.num_rows) for key in keys)
 
     def forget(self, key: int) -> None:
         """The sequence left."""
         self._books.pop(key, None)
         self._resting.pop(key, None)
+        self._silent.discard(key)
         self._pending.pop(key, None)
         for member in self.members:
             member.proposer.forget(key)
@@ -235,9 +248,9 @@ class AutoProposer:
         books = [self._books[key] for key in keys if key in self._books]  # not of those that have just left
         return any(_standing(book, member).is_untried for book in books)
 
-    def _may_rest(self, pending: _Pending) -> bool:
-        """Whether nobody is asked in the next step either, so that nothing of this one matters; some are timed all the same."""
-        return all(self._need_not_hear(member, pending) for member in self.members)
+    def _may_rest(self, keys: Iterable[int]) -> bool:
+        """Whether nobody is asked in the next step, nor has to hear all."""
+        return all(self._is_off(member, keys) for member in self.members)
 
     def _rest_goes_on(self) -> bool:
         """Whether nobody is asked in the coming step, nor in the one behind it, before which all must have heard."""
@@ -247,9 +260,19 @@ class AutoProposer:
         """Whether a member is off and not asked in the next step either; now and then it hears what is said all the same."""
         if self._step % _HEARD_WHILE_RESTING == 0 or pending.num_rows > len(pending.sequences):  # new texts may join
             return False
-        if pending.is_steady or member.hears_all or any(asked.member is member for asked in pending.asked):  # or asked again
+        if pending.is_steady or any(asked.member is member for asked in pending.asked):  # or asked again
             return False
-        return member.is_idle(self._step + 1) and not self._is_untried(member, [s.key for s in pending.sequences])
+        return self._is_off(member, [s.key for s in pending.sequences])
+
+    def _need_not_observe(self, pending: _Pending) -> bool:
+        """Whether whoever is asked in the next step reads the text alone; now and then a step is timed all the same."""
+        if self._step % _HEARD_WHILE_RESTING == 0 or pending.num_rows > len(pending.sequences):
+            return False
+        return all(member.reads_text_alone or self._is_off(member, list(pending.kept)) for member in self.members)
+
+    def _is_off(self, member: Member, keys: Iterable[int]) -> bool:
+        """Whether a member is not asked in the next step, nor has to hear this one."""
+        return member.is_idle(self._step + 1) and not member.hears_all and not self._is_untried(member, keys)
 
     def _must_time_plain(self, num_rows: int) -> bool:
         """Whether plain decoding was not timed for so long that its price is a guess."""
@@ -266,7 +289,9 @@ class AutoProposer:
         for member in members:
             where = [situation([walk.first_estimate() for walk in said.values()]) if said else 0 for said in walks]
             standings = [(_standing(book, member), place) for book, place in zip(books, where, strict=True)]
-            entries, is_probe = member.chosen(standings, self._step, step_seconds)
+            entries, is_probe = member.chosen(
+                standings, self._step, step_seconds, waking=_WAKING * self._standing_by, is_settled=not pending.asked
+            )
             if not entries:
                 continue
             least = member.least_reach(len(entries), self._token_seconds, self._row_seconds)
@@ -281,14 +306,12 @@ class AutoProposer:
             for i, sequence, walk in zip(entries, asking, found, strict=True):
                 walks[i][member.bit] = walk
                 sizes[i] = min(sizes[i] + sequence.max_nodes, sequences[i].max_nodes)
-        began = self._clock()
         least_reach = self._least_reach()
         for i, sequence in enumerate(sequences):
-            if walks[i]:
+            if any(walk.first_estimate() >= least_reach for walk in walks[i].values()):
                 offer = Offer.of(sequence.tokens[-1], walks[i], sizes[i], sequence.max_depth, least_reach)
                 offer.weigh(self._chances, books[i].own)
                 pending.offers[sequence.key] = offer
-        pending.shared += self._clock() - began
 
     def _least_reach(self) -> float:
         """What is less likely by the members' own estimates will hardly be worth its row, so that it need not be weighed."""
@@ -296,7 +319,6 @@ class AutoProposer:
 
     def _drafts(self, pending: _Pending) -> list[Tree]:
         """Share the budget, and book what each member's nodes earn."""
-        began = self._clock()
         sequences, offers = pending.sequences, pending.offers
         reaches = [offers[s.key].reaches if s.key in offers else [1.0] for s in sequences]
         num_offered = sum(len(reach) - 1 for reach in reaches)
@@ -305,13 +327,17 @@ class AutoProposer:
         budget = allot(reaches, len(sequences), seconds, margin=_MARGIN)
         plain_rate = len(sequences) / (seconds[0] - overhead)
         self._advantage += 0.1 * (budget.rate / plain_rate - self._advantage)
-        self._book_gains(pending, budget, seconds)
+        num_kept = sum(map(len, budget.rows))
+        pending.token_seconds = 1 / budget.rate
+        steepest = min(len(seconds) - 1, max(num_kept, 1))
+        pending.row_seconds = (seconds[steepest] - seconds[0]) / steepest if steepest else 0.0
+        self._token_seconds, self._row_seconds = pending.token_seconds, pending.row_seconds
+        self._book_gains(pending, budget.rows, pending.token_seconds, pending.row_seconds)
         trees = []
         for sequence, rows in zip(sequences, budget.rows, strict=True):
             offer = offers.get(sequence.key)
             pending.kept[sequence.key] = rows = rows[: sequence.max_nodes]
             trees.append(offer.tree(rows) if offer and rows else Tree.root(sequence.tokens[-1]))
-        pending.shared += self._clock() - began
         return trees
 
     def _seconds(self, pending: _Pending, num_offered: int, overhead: float) -> list[float]:
@@ -321,27 +347,25 @@ class AutoProposer:
         sunk = times[0] - self.cost.seconds(num_sequences, pending.positions) if rows > num_sequences else 0.0
         return [t - sunk + overhead for t in times]
 
-    def _book_gains(self, pending: _Pending, budget: Budget, seconds: ListOf[float]) -> None:
-        """Seconds that each asked member's own nodes save: their tokens at the step's price, less their rows."""
-        num_kept = sum(map(len, budget.rows))
-        pending.token_seconds = 1 / budget.rate
-        steepest = min(len(seconds) - 1, max(num_kept, 1))
-        pending.row_seconds = row_seconds = (seconds[steepest] - seconds[0]) / steepest if steepest else 0.0
-        self._token_seconds, self._row_seconds = pending.token_seconds, row_seconds
+    def _book_gains(self, pending: _Pending, rows: ListOf[ListOf[int]], token_seconds: float, row_seconds: float) -> None:
+        """Seconds that each asked member's own nodes save, of the rows chosen by sequence: their tokens less their rows."""
         cheaper = 0
         for asked in pending.asked:
             member = asked.member
             for i, where in zip(asked.entries, asked.situations, strict=True):
-                key = pending.sequences[i].key
-                offer, book = pending.offers[key], self._book(key)
-                own = [r for r in budget.rows[i] if offer.owners[r] & member.bit and not offer.owners[r] & cheaper]
-                num_taken = sum(1 for r in budget.rows[i] if offer.owners[r] & member.bit)
-                gain = sum(offer.reaches[r] for r in own) * pending.token_seconds - len(own) * row_seconds
-                member.earned(_standing(book, member), where, gain, num_taken, is_probe=asked.is_probe)
+                key, gain, num_taken = pending.sequences[i].key, 0.0, 0
+                if rows[i]:
+                    offer = pending.offers[key]
+                    taken = [row for row in rows[i] if offer.owners[row] & member.bit]
+                    own = [row for row in taken if not offer.owners[row] & cheaper]
+                    gain, num_taken = sum(offer.reaches[r] for r in own) * token_seconds - len(own) * row_seconds, len(taken)
+                member.earned(_standing(self._book(key), member), where, gain, num_taken, is_probe=asked.is_probe)
             cheaper |= member.bit
 
     def _charge(self, pending: _Pending, shared: float) -> None:
-        """Each asked member is charged for its call and for its part of what drafting costs besides."""
+        """Charge each asked member for its call and its part of what drafting costs besides; nobody asked: all stood by."""
+        if not pending.asked and not pending.is_steady:
+            self._standing_by += 0.1 * (shared - self._standing_by)
         for asked in pending.asked:
             seconds = asked.seconds + shared / len(pending.asked)
             asked.member.called(len(asked.entries), seconds, is_probe=asked.is_probe)

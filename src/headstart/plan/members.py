@@ -1,7 +1,8 @@
 """One proposer among those that ``auto`` may ask: what asking costs, what it earned, and when it is tried again.
 
 *Cost*: seconds of a call as ``fixed + per_sequence * k`` for k sequences, a least-squares line through the calls so far, older
-ones forgotten. A trial at load gives the first of them.
+ones forgotten. A trial at load gives the first of them. All that a step with drafts takes beside its forward is somebody's cost,
+and where nobody was asked for a while, the steps around the call that are not rested through are as well (*waking*).
 
 *Earnings*: seconds that a member's own nodes save in a step, as the budget saw them: the sum of their reaches times the
 seconds of a token, less the rows they take. A node that a cheaper member offers as well is that one's. The mean is kept for
@@ -137,6 +138,7 @@ class Member:
         self.name, self.proposer, self.bit = name, proposer, bit
         self.cost, self.earnings = Cost(), Earnings()
         self.hears_all: bool = getattr(proposer, "hears_all", False)
+        self.reads_text_alone: bool = getattr(proposer, "reads_text_alone", False)
         self._pooled: list[float | None] = [None] * NUM_SITUATIONS
         self._due = 0
         self._doublings = 0
@@ -157,20 +159,30 @@ class Member:
         pass_seconds = self.cost.seconds(num_sequences) / self._passes_a_call / num_sequences
         return min((pass_seconds + row_seconds) / (_HIT_RATE * token_seconds), _MOST_LEAST_REACH)
 
-    def chosen(self, standings: Sequence[tuple[Standing, int]], step: int, step_seconds: float) -> tuple[list[int], bool]:
+    def chosen(
+        self,
+        standings: Sequence[tuple[Standing, int]],
+        step: int,
+        step_seconds: float,
+        *,
+        waking: float = 0.0,
+        is_settled: bool = False,
+    ) -> tuple[list[int], bool]:
         """Which sequences to ask, by (standing, situation), and whether it is a probe.
 
-        Those with the largest gains are taken as long as the sum of gains less the cost of the call grows.
+        Those with the largest gains are taken as long as the sum of gains less the cost of the call grows. ``waking``: seconds
+        that a call costs more where nobody was asked before. ``is_settled``: no cheaper member was asked, so that the situation
+        cannot become another one.
         """
         if self.is_idle(step):
             new = [i for i, (standing, where) in enumerate(standings) if standing.is_new or (standing.is_untried and not where)]
             if new and self._due:  # what was in vain in other texts does not put off the second trial on this one
                 due, self._doublings = self._due, 0
-                self._postpone(step, step_seconds, len(standings))
+                self._postpone(step, step_seconds, self.cost.seconds(len(standings)) + waking)
                 self._due = min(due, self._due)
             return new, True
         if self._due:
-            self._postpone(step, step_seconds, len(standings))
+            self._postpone(step, step_seconds, self.cost.seconds(len(standings)) + waking)
             return list(range(len(standings))), True
         fixed, each = self.cost.line
         gains = sorted(((self._gain(*entry), i) for i, entry in enumerate(standings)), reverse=True)
@@ -184,12 +196,13 @@ class Member:
             return sorted(i for _, i in gains[:best]), False
         if not self._may_pay(standings):
             self._doublings = 0
-            self._postpone(step, step_seconds, len(standings))
+            self._postpone(step, step_seconds, self.cost.seconds(len(standings)) + waking)
             return [], False
-        if self._can_afford(fixed - total, step_seconds):
+        loss = fixed - total + waking
+        if self._can_afford(loss, step_seconds):
             return list(range(len(standings))), False
-        if not self._may_pay(standings, 1.0):  # whatever the situation
-            self._save_up(fixed - total, step, step_seconds)
+        if is_settled or not self._may_pay(standings, 1.0):  # whatever the situation
+            self._save_up(loss, step, step_seconds)
         return [], False
 
     def is_idle(self, step: int) -> bool:
@@ -295,7 +308,7 @@ class Member:
                     return known * _LESS_WHERE_SURE**less_sure
         return _UNTRIED * self.cost.seconds(1)
 
-    def _postpone(self, step: int, step_seconds: float, num_sequences: int) -> None:
-        steps = self.cost.seconds(num_sequences) / (_PROBE_SHARE * step_seconds) * 2**self._doublings
+    def _postpone(self, step: int, step_seconds: float, cost: float) -> None:
+        steps = cost / (_PROBE_SHARE * step_seconds) * 2**self._doublings
         self._due = step + math.ceil(max(steps, _MIN_PROBE_STEPS))
         self._doublings = min(self._doublings + 1, _MAX_DOUBLINGS)

@@ -231,6 +231,7 @@ class SuffixProposer:
     """Suffix matching over the sequences in flight, and over past outputs if given."""
 
     name = "suffix"
+    reads_text_alone = True  # whoever asks need not tell it what became of the last draft
 
     def __init__(self, past: PastOutputs | None = None) -> None:
         """``past``: outputs of finished sequences to copy from, which finished sequences join."""
