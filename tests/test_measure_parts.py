@@ -21,13 +21,14 @@ from headstart.decode import Decoder
 from headstart.errors import DataError, RequestError
 from headstart.llm import LLM
 from headstart.measure import measure, prompt_set
-from headstart.measure.configurations import Output
+from headstart.measure.configurations import BatchRun, Output, Proposing
 from headstart.measure.cost import cost, utilisation
 from headstart.measure.intervals import Rate, interval, percentiles
-from headstart.measure.prompts import BUILT_IN, parse
+from headstart.measure.prompts import BUILT_IN, Prompt, parse
 from headstart.measure.quality import distance, from_original, perplexity
 from headstart.measure.record import read_record
 from headstart.measure.replay import Pattern, Replay, drawn, replayed, shared, shuffled
+from headstart.measure.trials import Trial
 from headstart.plan.forecast import Forward, PlainSteps, step_seconds
 from headstart.plan.profile import Profile
 from headstart.proposers.choose import Guesser
@@ -103,6 +104,22 @@ def test_attention_is_asked_of_engines_that_can_tell() -> None:
     decoder.add([1], Sampling(max_tokens=5), seed=0)
     decoder.run()
     assert decoder.timings.attention == 4.0  # of four steps behind the prompt, one second each
+
+
+def test_counts_and_seconds_are_those_of_the_same_repeats() -> None:
+    """Who drafts by the clock takes more steps in one repeat than in another; the middle one stands for all."""
+    runs = [
+        BatchRun(
+            (Output(tuple(range(13)), Stats(num_steps=n, num_emitted=12)),), float(n), Timings(steps_by_rows=Counter({3: n}))
+        )
+        for n in (6, 12, 8)
+    ]
+    trial = Trial(Proposing("auto", scripted_llm()), [runs])
+    (sample,) = trial.samples([Prompt("one", "chat", "say it")])
+    timings = trial.timings()
+    assert timings is not None
+    assert (sample.stats.num_steps, sample.stats.acceptance_length, sample.seconds) == (8, 1.5, 8.0)
+    assert timings.num_steps == 8
 
 
 def test_a_step_by_the_wall_clock_is_what_its_parts_sum_to() -> None:

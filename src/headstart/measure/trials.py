@@ -49,7 +49,7 @@ class Trial:
         samples: list[Sample] = []
         for runs in self.runs:
             seconds = statistics.median(run.seconds for run in runs)
-            outputs = runs[0].outputs
+            outputs = _middle(runs).outputs
             passes = [output.stats.num_steps + output.stats.num_prompt_passes for output in outputs]
             for index, output in enumerate(outputs):
                 share = seconds * passes[index] / max(sum(passes), 1)
@@ -68,8 +68,9 @@ class Trial:
         total = Timings()
         for part in (*PARTS, "prompt", "attention"):
             setattr(total, part, sum(statistics.median(getattr(t, part) for t in runs) for runs in measured))
-        for runs in measured:
-            total.steps_by_rows += _median_counts([timings.steps_by_rows for timings in runs])
+        for runs in self.runs:
+            timings = _middle(runs).timings if runs else None
+            total.steps_by_rows += timings.steps_by_rows if timings else Counter()
         return total
 
     def wall_seconds(self) -> float:
@@ -172,10 +173,9 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _median_counts(counts: Sequence[Counter[int]]) -> Counter[int]:
-    """The counts of the repeat with the middle number of steps: who drafts by the clock differs from run to run."""
-    ordered = sorted(counts, key=Counter.total)
-    return ordered[len(ordered) // 2]
+def _middle(runs: Sequence[BatchRun]) -> BatchRun:
+    """The repeat with the middle number of steps, for all that is counted: who drafts by the clock differs from run to run."""
+    return sorted(runs, key=lambda run: run.timings.steps_by_rows.total() if run.timings else 0)[len(runs) // 2]
 
 
 def _first_fault(

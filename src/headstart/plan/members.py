@@ -1,7 +1,7 @@
 """One proposer among those that ``auto`` may ask: what asking costs, what it earned, and when it is tried again.
 
 *Cost*: seconds of a call as ``fixed + per_sequence * k`` for k sequences, a least-squares line through the calls so far, older
-ones forgotten. A trial at load gives the first of them. All that a step with drafts takes beside its forward is somebody's cost,
+ones forgotten. A trial at load gives the first of them. All that a step with drafts takes beside its forward is in it,
 and where nobody was asked for a while, the steps around the call that are not rested through are as well (*waking*).
 
 *Earnings*: seconds that a member's own nodes save in a step, as the budget saw them: the sum of their reaches times the
