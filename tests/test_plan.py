@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as ListOf
 from pathlib import Path
 
@@ -48,19 +49,35 @@ def trees(draw: st.DrawFn) -> list[list[tuple[int, float]]]:
 
 
 @given(trees(), st.lists(st.floats(0, 2), min_size=10, max_size=10))
-def test_no_set_of_whole_paths_gives_more_tokens_a_second(forest: list[list[tuple[int, float]]], steps: list[float]) -> None:
+def test_no_set_of_whole_paths_makes_sequences_wait_less(forest: list[list[tuple[int, float]]], steps: list[float]) -> None:
     seconds = [1.0 + sum(steps[:k]) for k in range(10)]  # any rising T, convex or not
+
+    def waiting(chosen: Collection[tuple[int, int]]) -> float:
+        gains = [sum(tree[row][1] for s, row in chosen if s == entry) for entry, tree in enumerate(forest)]
+        return seconds[len(chosen)] * sum(1 / (1 + gain) for gain in gains)
+
     budget = allot([[reach for _, reach in tree] for tree in forest], len(forest), seconds)
     nodes = [(s, r) for s, tree in enumerate(forest) for r in range(1, len(tree))]
-    best = 0.0
+    best = math.inf
     for size in range(len(nodes) + 1):
         for chosen in itertools.combinations(nodes, size):
             if all(forest[s][r][0] == 0 or (s, forest[s][r][0]) in chosen for s, r in chosen):
-                best = max(best, (len(forest) + sum(forest[s][r][1] for s, r in chosen)) / seconds[size])
-    assert budget.rate == pytest.approx(best)
+                best = min(best, waiting(chosen))
+    assert waiting([(s, r) for s, rows in enumerate(budget.rows) for r in rows]) == pytest.approx(best)
+    assert budget.num_tokens == pytest.approx(
+        len(forest) + sum(forest[s][r][1] for s, rows in enumerate(budget.rows) for r in rows)
+    )
     for tree, rows in zip(forest, budget.rows, strict=True):
         assert rows == sorted(rows)
         assert all(tree[row][0] in (0, *rows) for row in rows), "a node was chosen without its parent"
+
+
+def test_one_long_copy_does_not_slow_down_everybody_else() -> None:
+    """Five tokens more of one sequence would make the rate of all eight larger, and seven of them slower."""
+    seconds = [1.0 + 0.1 * k for k in range(6)]
+    copies, silent = [1.0] + [0.98] * 5, [1.0]
+    assert allot([copies], 1.0, seconds).rows == [[1, 2, 3, 4, 5]]
+    assert allot([copies, *[silent] * 7], 8.0, seconds).rows == [[]] * 8
 
 
 def test_a_step_of_t_is_looked_over() -> None:
@@ -82,9 +99,10 @@ def test_a_gain_within_the_margin_is_left() -> None:
     assert allot(reaches, 1.0, seconds, margin=0.02).rows == [[]]
 
 
-def test_rows_go_to_the_likeliest_nodes_of_all_sequences() -> None:
+def test_rows_go_where_they_shorten_the_waiting() -> None:
+    """A likely second token of one sequence is worth a little less than the first chance of another."""
     budget = allot([[1.0, 0.2, 0.1], [1.0, 0.9, 0.8]], 2.0, [1.0, 1.05, 1.1, 1.6, 2.2])
-    assert budget.rows == [[], [1, 2]]
+    assert budget.rows == [[1], [1]]
 
 
 # profile
