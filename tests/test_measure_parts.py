@@ -24,11 +24,12 @@ from headstart.measure import measure, prompt_set
 from headstart.measure.configurations import BatchRun, Output, Proposing
 from headstart.measure.cost import cost, utilisation
 from headstart.measure.intervals import Rate, interval, percentiles
+from headstart.measure.points import Point, encoded
 from headstart.measure.prompts import BUILT_IN, Prompt, parse
 from headstart.measure.quality import distance, from_original, perplexity
 from headstart.measure.record import read_record
-from headstart.measure.replay import Pattern, Replay, drawn, replayed, shared, shuffled
-from headstart.measure.trials import Trial
+from headstart.measure.replay import Pattern, Replay, Round, drawn, shared, shuffled, slower
+from headstart.measure.trials import Bench, Trial
 from headstart.plan.forecast import Forward, PlainSteps, step_seconds
 from headstart.plan.profile import Profile
 from headstart.proposers.choose import Guesser
@@ -300,7 +301,6 @@ def test_every_combination_is_measured_beside_its_own_plain_decoding() -> None:
 
 
 def test_prompts_are_brought_to_the_length_that_was_asked_for() -> None:
-    from headstart.measure.points import encoded
 
     llm = scripted_llm()
     prompts = prompt_set(["why is the sky so blue today?", "who?"])
@@ -380,15 +380,18 @@ def test_replayed_sizes_are_those_of_the_run(counts: dict[int, int], number: int
 def test_a_replay_feeds_the_runs_rows_and_leaves_nothing_behind() -> None:
     target = ScriptedTarget(lambda _: np.zeros(30, dtype=np.float32), 30)
     replay = Replay(target)
-    assert replayed(replay, replay) is None
+    forward = Forward(Profile((1, 2, 4), (1.0, 1.0, 2.0)), positions=0.0)
+    assert slower(replay, replay, forward) is None
     pattern = Pattern(Counter({2: 3, 1: 1, 6: 2}), num_steps=6, pause=1e-4, batch=2, in_flight=1.5, positions=7.4)
     replay.play(pattern, 1.0)
     fed = [[len(tree) for _, tree in feeds] for feeds in target.feeds]
     assert fed[:2] == [[7], [7]]
     assert sorted(map(sum, fed[2:])) == [1, 2, 2, 2, 6, 6]
     assert all(len(rows) == {1: 1, 2: 1, 6: 2}[sum(rows)] for rows in fed[2:])
-    seconds = replayed(replay, replay)
-    assert seconds is not None and seconds > 0
+    (played,) = replay.rounds
+    assert played is not None and played.seconds > 0
+    assert played.steps_by_rows == {1: 1.0, 2: 3.0, 6: 2.0}
+    assert slower(replay, replay, forward) == pytest.approx((played.seconds / (10 / 6), 1.0))
     assert target.num_open == 0
 
 
@@ -399,15 +402,39 @@ def test_a_replay_is_shorter_than_a_batch_but_begins_as_often(monkeypatch: pytes
     monkeypatch.setattr(Replay, "_forward", lambda *_: next(times))
     replay = Replay(target)
     replay.play(Pattern(Counter({1: 60}), num_steps=60, pause=0.0, batch=1, in_flight=1.0, positions=9.0), 0.1)
-    assert replay.rounds == [pytest.approx((4 * 5.0 + 56 * 1.0) / 60)]
+    (played,) = replay.rounds
+    assert played is not None
+    assert (played.seconds, played.steps_by_rows[1]) == pytest.approx(((4 * 5.0 + 56 * 1.0) / 60, 60.0))
 
 
 def test_a_replay_is_held_against_plain_decodings_of_its_round() -> None:
     """The machine was slow in the second round, and one configuration stalled in the last."""
+    forward = Forward(Profile((1, 2, 4), (1.0, 1.0, 2.0)), positions=0.0)
     plain, own = Replay(cast(Any, None)), Replay(cast(Any, None))
-    plain.rounds, own.rounds = [None, 1.0, 2.0, 1.0, 1.1], [3.0, 1.5, 3.0, 1.5, 9.9]
-    assert replayed(own, plain) == pytest.approx(1.05 * 1.5)
-    assert replayed(plain, plain) == pytest.approx(1.05)
+    plain.rounds = [None, *(Round(seconds, {1: 9.0}) for seconds in (1.0, 2.0, 1.0, 1.1))]
+    own.rounds = [Round(seconds, {4: 3.0}) for seconds in (3.0, 3.0, 6.0, 3.0, 9.9)]
+    assert slower(own, plain, forward) == pytest.approx((1.05, 1.5))
+    assert slower(plain, plain, forward) == pytest.approx((1.05, 1.0))
+
+
+def test_a_run_whose_later_drafts_are_larger_is_forecast_by_all_of_them() -> None:
+    """Early replays know the rows of the first batches alone; what they tell is the pace."""
+    forward = Forward(Profile((1, 2, 4), (1.0, 1.0, 2.0)), positions=0.0)
+    plain, own = Replay(cast(Any, None)), Replay(cast(Any, None))
+    plain.rounds = [Round(1.0, {1: 9.0}), Round(1.0, {1: 9.0})]
+    own.rounds = [Round(1.2, {1: 9.0}), Round(1.8, {1: 3.0, 4: 3.0})]
+    trials = [
+        Trial(Proposing(name, scripted_llm()), [[one_run(counts)]]) for name, counts in (("plain", {1: 9}), ("ngram", {4: 5}))
+    ]
+    bench = Bench(Point("float32", 1, Sampling()), cast(Any, None), trials, [[1]], [plain, own])
+    assert bench.replayed(1, forward) == pytest.approx(1.2 * 2.0)
+    assert bench.replayed(0, forward) == pytest.approx(1.0)
+
+
+def one_run(steps_by_rows: dict[int, int]) -> BatchRun:
+    steps = sum(steps_by_rows.values())
+    output = Output(tuple(range(13)), Stats(num_steps=steps, num_emitted=12))
+    return BatchRun((output,), float(steps), Timings(steps_by_rows=Counter(steps_by_rows)))
 
 
 def test_steps_too_wide_for_the_context_are_not_replayed() -> None:
@@ -428,12 +455,12 @@ def test_forwards_are_replayed_between_the_batches(monkeypatch: pytest.MonkeyPat
 
     def play(replay: Replay, pattern: Pattern, share: float) -> None:
         played.append((pattern, share))
-        replay.rounds.append(0.5)
+        replay.rounds.append(Round(0.5, pattern.steps_by_rows))
 
     monkeypatch.setattr(Replay, "play", play)
     texts = [f"why {'so ' * n}?" for n in range(20)]
     record = measure(scripted_llm(), texts, proposers=["plain", "ngram"], max_tokens=6, ignore_eos=True).record
-    assert [entry["predicted"]["forward_ms"] for entry in record["configurations"]] == [500.0, 500.0]
+    assert record["configurations"][0]["predicted"]["forward_ms"] == pytest.approx(500.0)
     plain, ngram = played[::2], played[1::2]
     assert len(plain) == len(ngram) == 7
     assert plain[-1][0].in_flight == 1.0 and plain[-1][0].pause > 0

@@ -14,7 +14,8 @@ from headstart.guessers import NONE, check_use
 from headstart.llm import LLM, sampling_from
 from headstart.measure.against import against, check_against
 from headstart.measure.configurations import NAMES, Configuration, Proposing, check_proposers, configure
-from headstart.measure.entries import Measured, entry
+from headstart.measure.cost import mean_positions
+from headstart.measure.entries import Costs, Measured, entry
 from headstart.measure.points import Point, encoded, points
 from headstart.measure.prompts import Content, Prompt, PromptSet, prompt_set
 from headstart.measure.quality import Quality, distance, from_original, perplexity
@@ -25,6 +26,7 @@ from headstart.measure.settings import PLAIN, MeasureSettings, measured_sampling
 from headstart.measure.target_costs import TargetCosts
 from headstart.measure.trials import Bench, Progress, Trial, run
 from headstart.measure.walkthrough import walkthrough
+from headstart.plan.forecast import Forward
 from headstart.proposers.choose import AUTO
 from headstart.sampling import Sampling
 from headstart.target.base import Target, TimedTarget
@@ -70,9 +72,9 @@ def measure(
     record = record_head(llms, chosen_prompts, chosen, benches[0].point.sampling)
     entries, findings = [], []
     for bench in benches:
-        judged = _judge(bench, chosen_prompts.prompts)
-        findings += dead_drafts(judged)
         known = costs[bench.point.dtype].of([len(tokens) for tokens in bench.encoded], chosen.price)
+        judged = _judge(bench, chosen_prompts.prompts, known)
+        findings += dead_drafts(judged)
         entries += [entry(one, judged[0], bench.point.describe(), known) for one in judged]
     return Report(
         record
@@ -178,8 +180,10 @@ def _timed(targets: Sequence[Target]) -> Iterator[None]:
             target.time_attention(False)
 
 
-def _judge(bench: Bench, prompts: Sequence[Prompt]) -> list[Measured]:
+def _judge(bench: Bench, prompts: Sequence[Prompt], known: Costs) -> list[Measured]:
     found = []
+    answers = [len(output.tokens) for output in bench.trials[0].outputs]
+    forward = Forward(known.profile, mean_positions(known.prompt_tokens, answers, 1.0)) if known.profile else None
     is_lossy = [_is_lossy(trial, bench.point) for trial in bench.trials]
     for place, (trial, lossy) in enumerate(zip(bench.trials, is_lossy, strict=True)):
         configuration = trial.configuration
@@ -193,7 +197,7 @@ def _judge(bench: Bench, prompts: Sequence[Prompt]) -> list[Measured]:
                 configuration.rule,
                 trial.wall_seconds(),
                 _quality(bench, trial, lossy) if lossy or (any(is_lossy) and configuration.name == PLAIN) else None,
-                bench.replayed(place),
+                bench.replayed(place, forward) if forward else None,
             )
         )
     return found

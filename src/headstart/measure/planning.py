@@ -177,13 +177,8 @@ def _drafting(benches: Sequence[Bench], place: int, plain: Plain) -> Drafting:
 
 def _slower(bench: Bench, place: int, forward: Forward) -> float:
     """Replayed forwards over T(rows) of this configuration, beside the same of plain decoding."""
-    found = []
-    for index in (place, 0):
-        seconds = bench.replayed(index)
-        if seconds is None:
-            return 1.0
-        found.append(seconds / forward.mean(_timings(bench.trials[index]).steps_by_rows))
-    return found[0] / found[1]
+    paces = bench.slower(place, forward)
+    return paces[1] if paces else 1.0
 
 
 def _timings(trial: Trial) -> Timings:

@@ -8,8 +8,9 @@ So a *replay* feeds made-up tokens: prompts as long as the run's text is on aver
 drawn evenly from those of the configuration's steps so far, each behind a pause as long as its steps have beside their forward.
 It is shorter than a batch, so its first forwards stand for as many steps, and the others for all the rest.
 Replays stand between the batches of the run and meet the machine in the same moods; each is held against plain decoding's of
-the same round. No draft is made and no token of the run is
-seen, so a forecast from replays can be wrong: about what asking costs, or about what a forward depends on.
+the same round. The rows of the first batches are not yet those of the whole run, so what a replay tells is its *pace*, its
+seconds over T of the rows that it fed; T is then taken of the run's rows. No draft is made and no token of the run is seen, so
+a forecast from replays can be wrong: about what asking costs, or about what a forward depends on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
+from headstart.plan.forecast import Forward
 from headstart.target.base import Feed, Slot, Target
 from headstart.tree import Tree
 
@@ -56,18 +58,30 @@ class Pattern:
         return -(-num_rows // self.num_sequences(num_rows))
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One replay: mean seconds of a forward, and how many steps each number of rows stood for."""
+
+    seconds: float
+    steps_by_rows: Mapping[int, float]
+
+    def pace(self, forward: Forward) -> float:
+        """How much slower than T(rows) its forwards were."""
+        return self.seconds / forward.mean(self.steps_by_rows)
+
+
 class Replay:
-    """The replays of one configuration at one point. ``rounds``: mean seconds of a forward; None where none was possible."""
+    """The replays of one configuration at one point. ``rounds``: None where none was possible."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self.rounds: list[float | None] = []
+        self.rounds: list[Round | None] = []
 
     def play(self, pattern: Pattern | None, share: float) -> None:
         """As many forwards as this share of a batch's; None: nothing is known of them yet."""
-        self.rounds.append(self._mean(pattern, share) if pattern else None)
+        self.rounds.append(self._round(pattern, share) if pattern else None)
 
-    def _mean(self, pattern: Pattern, share: float) -> float | None:
+    def _round(self, pattern: Pattern, share: float) -> Round | None:
         number = min(max(round(share * pattern.num_steps), _LEAST), pattern.num_steps)
         limit = self._target.context_limit
         sizes = [size for size in drawn(pattern.steps_by_rows, number) if pattern.most_rows(size) < limit]
@@ -77,9 +91,13 @@ class Replay:
         chosen = {int((place + 0.5) * len(sizes) / num_first) for place in range(num_first)}
         first = shuffled([sizes[place] for place in sorted(chosen)])
         later = shuffled([size for place, size in enumerate(sizes) if place not in chosen])
-        seconds = self._forwards(pattern, [*first, *later])
-        rest = sum(seconds[len(first) :]) / len(later)
-        return (sum(seconds[: len(first)]) + (pattern.num_steps - len(first)) * rest) / pattern.num_steps
+        each = (pattern.num_steps - len(first)) / len(later)
+        steps, total = dict[int, float](), 0.0
+        for place, (size, seconds) in enumerate(zip([*first, *later], self._forwards(pattern, [*first, *later]), strict=True)):
+            weight = 1.0 if place < len(first) else each
+            steps[size] = steps.get(size, 0.0) + weight
+            total += weight * seconds
+        return Round(total / pattern.num_steps, steps)
 
     def _forwards(self, pattern: Pattern, sizes: ListOf[int]) -> list[float]:
         """Seconds of forwards with so many rows behind fresh prompts."""
@@ -111,16 +129,17 @@ class Replay:
         return Tree.chain([(7 + 41 * place) % self._target.vocab_size for place in range(length)])
 
 
-def replayed(own: Replay, plain: Replay) -> float | None:
-    """Seconds of a forward of one configuration, as far as plain decoding's are those of its median round; None: unknown.
+def slower(own: Replay, plain: Replay, forward: Forward) -> tuple[float, float] | None:
+    """Plain decoding's pace in its median round, and how much slower than that one configuration's is; None: unknown.
 
     The machine's moods last longer than a round, so the quotient of one round says more than its two parts, and a stall that
     spoils one round is outvoted by the others.
     """
-    pairs = [(ours, usual) for ours, usual in zip(own.rounds, plain.rounds, strict=True) if ours and usual]
-    if not pairs:
+    rounds = zip(own.rounds, plain.rounds, strict=True)
+    paces = [(ours.pace(forward), usual.pace(forward)) for ours, usual in rounds if ours and usual]
+    if not paces:
         return None
-    return statistics.median(usual for _, usual in pairs) * statistics.median(ours / usual for ours, usual in pairs)
+    return statistics.median(usual for _, usual in paces), statistics.median(ours / usual for ours, usual in paces)
 
 
 def share_of(num_batches: int, num_replays: int) -> float:

@@ -19,8 +19,9 @@ from headstart.measure.configurations import BatchRun, Configuration, Output
 from headstart.measure.cost import mean_positions
 from headstart.measure.points import Point
 from headstart.measure.prompts import Prompt
-from headstart.measure.replay import NUM_REPLAYS, Pattern, Replay, replayed, share_of
+from headstart.measure.replay import NUM_REPLAYS, Pattern, Replay, share_of, slower
 from headstart.measure.samples import Latency, Sample
+from headstart.plan.forecast import Forward
 from headstart.sampling import Sampling
 from headstart.target.base import Target
 from headstart.timings import PARTS, Timings
@@ -99,9 +100,14 @@ class Bench:
         for trial, replay in zip(self.trials, self.replays, strict=bool(self.replays)):
             replay.play(self._pattern(trial), share)
 
-    def replayed(self, place: int) -> float | None:
-        """Seconds of a replayed forward of the trial at this place."""
-        return replayed(self.replays[place], self.replays[0])
+    def slower(self, place: int, forward: Forward) -> tuple[float, float] | None:
+        """Plain decoding's pace in replays, and how much slower the trial at this place is."""
+        return slower(self.replays[place], self.replays[0], forward)
+
+    def replayed(self, place: int, forward: Forward) -> float | None:
+        """Seconds of a forward of the trial at this place, at its pace in replays."""
+        timings, paces = self.trials[place].timings(), self.slower(place, forward)
+        return paces[0] * paces[1] * forward.mean(timings.steps_by_rows) if timings and paces else None
 
     def _pattern(self, trial: Trial) -> Pattern | None:
         timings = trial.timings()
