@@ -187,6 +187,24 @@ def batches(file: str) -> str:
     return table(header, rows) + "\n\n" + how
 
 
+def forecasts(file: str) -> str:
+    """A plan's speedups in decoding beside the clock of the same run."""
+    record = read(file)
+    batches = list(dict.fromkeys(one["batch"] for one in record["proof"]))
+    found: dict[tuple[str, int], list[str]] = {}
+    for one in record["proof"]:
+        cells = [f"{one['predicted']:.2f}", f"{one['measured']:.2f}", f"{one['over_measured'] - 1:+.1%}"]
+        found.setdefault((one["proposer"], one["nodes"]), []).extend(cells)
+    rows = [[f"`{proposer}`", str(nodes), *cells] for (proposer, nodes), cells in found.items()]
+    header = ["", "nodes", *(f"{what}, batch {batch}" for batch in batches for what in ("forecast", "clock", "off by"))]
+    machine = record["machine"]
+    how = (
+        f"*{record['model']}, {record['dtype']}, engine {record['engine']}; {record['prompts']['number']} prompts of"
+        f" {record['prompts']['name']}; {machine['cpu']}, {machine['cores']} cores; {when(record)}.*"
+    )
+    return table(header, rows) + "\n\n" + how
+
+
 def native(argument: str) -> str:
     """A table about the native engine, by a function of native_tables.py: TABLE:RECORD."""
     name, _, file = argument.partition(":")
@@ -404,6 +422,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "lossless": lossless,
     "accepting": accepting,
     "batches": batches,
+    "forecasts": forecasts,
     "native": native,
     "curve": curve,
     "writing": writing,
