@@ -28,6 +28,7 @@ from headstart.heads.mtp import MtpConfig, MtpHeads
 from headstart.llm import LLM
 from headstart.proposers.choose import choose_proposer
 from headstart.sampling import Sampler, Sampling, log_softmax
+from headstart.target import native_weights
 from headstart.target.base import Feed, Slot, Target
 from headstart.target.checkpoint import Checkpoint
 from headstart.target.hf import HfTarget
@@ -35,6 +36,7 @@ from headstart.target.loading import Loaded, load_model, own_layers
 from headstart.target.native import NativeTarget
 from headstart.target.native_operations import NativeOperations
 from headstart.target.native_settings import native_settings, obstacle
+from headstart.target.stored_tensor import StoredTensor
 from headstart.tree import Tree
 from numpy_operations import NumpyOperations
 from tiny import tiny_gpt2, tiny_llama, tiny_mistral, tiny_qwen2, tiny_qwen3, tiny_smollm3
@@ -241,6 +243,26 @@ def test_a_header_of_any_length_is_read(folder: Path) -> None:
         moved = (length + padding).to_bytes(8, "little") + data[8 : 8 + length] + b" " * padding + data[8 + length :]
         (folder / "model.safetensors").write_bytes(moved)
         assert np.array_equal(logits(native(folder)), expected)
+
+
+def test_the_source_is_not_mapped_again_beside_the_packed_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One read of a row can map a whole large matrix, which then counts on top of everything that is packed."""
+    read: list[str] = []
+    data, packed = StoredTensor.data, native_weights.packed
+
+    def reading(tensor: StoredTensor) -> NDArray[np.uint8]:
+        read.append(tensor.name)
+        return data(tensor)
+
+    def packing(*given: Any) -> _native.Matrix:
+        read.append("a matrix is packed")
+        return packed(*given)
+
+    monkeypatch.setattr(StoredTensor, "data", reading)
+    monkeypatch.setattr(native_weights, "packed", packing)
+    native(folder)
+    embedding = max(place for place, name in enumerate(read) if "embed_tokens" in name)
+    assert read[:embedding].count("a matrix is packed") <= 1  # the largest is the first, and this may be it
 
 
 def test_padding_rows_are_neither_kept_nor_sampled(tmp_path: Path) -> None:

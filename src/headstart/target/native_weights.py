@@ -73,6 +73,7 @@ def pack(checkpoint: Checkpoint, settings: NativeSettings, dtype: str, vocab_siz
     ``ModelError`` names a tensor that is missing, superfluous, misshapen or unfit for the dtype.
     """
     parts = _checked(checkpoint, settings)
+    sample = _sample(checkpoint, settings)  # first, since the system may map far more of the file than the rows that are read
     tensors: dict[str, _native.Matrix | NDArray[np.float32]] = {}
     for part in sorted(parts, key=lambda part: -checkpoint.tensors[part.stored_name].num_bytes):
         stored = checkpoint.tensors[part.stored_name]
@@ -87,7 +88,7 @@ def pack(checkpoint: Checkpoint, settings: NativeSettings, dtype: str, vocab_siz
             found[tensor.kind] += tensor.shape[0] * tensor.shape[1]
     kind = found.most_common(1)[0][0]
     notes = _notes(checkpoint, parts) if dtype == "auto" else ()
-    return NativeWeights(settings, tensors, _sample(checkpoint, settings), _NAMES.get(kind, kind), notes)
+    return NativeWeights(settings, tensors, sample, _NAMES.get(kind, kind), notes)
 
 
 def packed(name: str, stored: StoredTensor, kind: str, outputs: int) -> _native.Matrix:
