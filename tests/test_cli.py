@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import subprocess
@@ -271,6 +272,18 @@ def test_ctrl_c_ends_with_130_and_no_traceback(run: Run, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("headstart.cli.generate.open_model", interrupted)
     assert run("generate", "m", "hi") == (130, "", "\n")
+
+
+@pytest.mark.parametrize("error", [MemoryError("std::bad_alloc"), OSError(errno.ENOMEM, "Cannot allocate memory")])
+def test_memory_that_does_not_suffice_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def full(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr("headstart.cli.generate.open_model", full)
+    status, _, err = run("generate", "smollm2", "hi")
+    assert status == 1
+    assert err.count("\n") == 1
+    assert "not enough memory" in err
 
 
 def test_ctrl_c_while_the_libraries_are_imported_ends_with_130_and_no_traceback(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -311,6 +312,18 @@ def test_answers_come_in_the_order_of_the_prompts_with_at_most_batch_in_flight()
     assert [answer.num_prompt for answer in answers] == [len(prompt) for prompt in prompts]
     assert max(len(batch) for batch in scripted(llm).feeds) == 3
     assert llm.generate_many([]) == []
+
+
+def test_ids_of_a_prompt_may_be_an_array_and_are_never_truths() -> None:
+    llm = babbles()
+    sampling = Sampling(max_tokens=5)
+    (expected,) = llm.generate_encoded([[1, 2, 3]], sampling)
+    (answer,) = llm.generate_encoded([np.array([1, 2, 3])], sampling)  # type: ignore[list-item]
+    assert answer.tokens == expected.tokens
+    with pytest.raises(RequestError, match="the prompt holds True; tokens are whole numbers"):
+        llm.generate_encoded([[1, True]], sampling)
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        llm.generate_encoded([np.array([], dtype=np.int64)], sampling)  # type: ignore[list-item]
 
 
 def test_max_tokens_of_zero_does_no_model_work() -> None:

@@ -36,6 +36,11 @@ PROMPT_CHUNK = 512  # rows of a prompt in one forward
 DEFAULT_NODES = 15  # 16 rows with the root
 
 
+def _is_whole(token: object) -> bool:
+    """Whether it is a whole number, of numpy's kinds, too; True and False are none."""
+    return isinstance(token, Integral) and not isinstance(token, bool)
+
+
 class Watcher(Protocol):
     """Sees every committed token in order and may end the sequence (stop strings, which live a layer above)."""
 
@@ -164,9 +169,9 @@ class Decoder:
     def check_prompt(self, prompt: ListOf[int]) -> None:
         """RequestError if no answer to this prompt is possible."""
         target = self.target
-        if not prompt:
+        if len(prompt) == 0:  # an array has no truth of its own
             raise RequestError("the prompt is empty; give at least one token")
-        stranger = next((token for token in prompt if type(token) is not int and not isinstance(token, Integral)), None)
+        stranger = next((token for token in prompt if type(token) is not int and not _is_whole(token)), None)
         if stranger is not None:
             raise RequestError(f"the prompt holds {stranger!r}; tokens are whole numbers")
         unknown = next((token for token in prompt if not 0 <= token < target.vocab_size), None)
@@ -186,6 +191,7 @@ class Decoder:
         ``watchers``: one an answer, or none at all. ``seed`` is used where the sampling has none.
         """
         self.check_prompt(prompt)
+        prompt = tuple(map(int, prompt))
         room = self.target.context_limit - len(prompt)
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         if seed is None:
@@ -198,7 +204,7 @@ class Decoder:
                 sampling, vocab_size=self.target.vocab_size, prompt=prompt, end_tokens=self.target.end_tokens, seed=own_seed
             )
             watcher = watchers[index] if watchers else None
-            generations.append(Generation(next(_KEYS), tuple(prompt), sampling, own_seed, sampler, limit, watcher))
+            generations.append(Generation(next(_KEYS), prompt, sampling, own_seed, sampler, limit, watcher))
         if limit == 0:
             for generation in generations:
                 generation.finish_reason = "length"  # no model work for nothing

@@ -3,7 +3,8 @@
 Verbs are imported when they are used, and PyTorch only when a model is loaded, so that help answers at once. A mistake of the
 user ends in one line on stderr: exit status 1, or 2 if the command line itself is wrong. Ctrl-C ends with 130, also while the
 libraries are still being imported, and a reader that went away (``| head``) with 141, as the shell expects it. A disk that is
-full under the output is one line, too; output that was closed before the start goes nowhere.
+full under the output is one line, too, and so is memory that does not suffice; output that was closed before the start goes
+nowhere.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ VERBS = {
 }
 
 _USAGE, _INTERRUPTED, _BROKEN_PIPE = 2, 130, 141
+_NO_MEMORY = "there is not enough memory; --dtype int8 keeps weights in fewer bytes, and fewer sequences at once need less"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -58,7 +60,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()
         return _BROKEN_PIPE
+    except MemoryError:
+        return _fail(_NO_MEMORY, 1)
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            return _fail(_NO_MEMORY, 1)
         if error.errno not in _NO_ROOM:
             raise
         _drop_output()

@@ -176,7 +176,7 @@ class AutoProposer:
             if pending is not None and offer is not None:
                 self._judge(observation, offer, pending.kept.get(observation.key, ()), right)
         for member in self.members:
-            if pending is not None and self._need_not_hear(member, pending):
+            if pending is not None and (member.reads_text_alone or self._need_not_hear(member, pending)):
                 continue
             told = observations
             if pending is not None and pending.offers:

@@ -50,6 +50,8 @@ def read_gguf(path: Path) -> GgufFile:
     """Read and check a header. ``ModelError`` says whether the file is missing, of another format, damaged or truncated."""
     if path.is_dir():
         raise ModelError(f"{path} is a folder, not a GGUF file")
+    if path.exists() and not path.is_file():
+        raise ModelError(f"{path} is a device or a pipe, not a GGUF file")
     try:
         with path.open("rb") as file:
             if file.read(4) != _MAGIC:
