@@ -224,6 +224,26 @@ def test_tokenizers_are_chosen_by_name_and_refused_with_a_reason(tmp_path: Path)
         choose_tokenizer(str(file), documents)
 
 
+def test_a_tokenizer_file_neither_cuts_nor_pads_and_is_named_if_it_fails(tmp_path: Path) -> None:
+    documents = [("a", b"one two three " * 30)]
+    trained = choose_tokenizer("bpe:270", documents)
+    file = tmp_path / "tokenizer.json"
+    expected = trained.encode([documents[0][1]], ["a"])[0].tolist()
+    trained.backend.enable_truncation(max_length=3)
+    trained.backend.enable_padding(length=5000)
+    trained.backend.save(str(file))
+    assert choose_tokenizer(str(file), documents).encode([documents[0][1]], ["a"])[0].tolist() == expected
+    state = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(state | {"pre_tokenizer": {"type": "FixedLength", "length": 0}}), encoding="utf-8")
+    with pytest.raises(DataError, match="cannot encode the documents: chunk size"):
+        choose_tokenizer(str(file), documents).encode([b"a"], ["a"])
+    file.write_text(
+        json.dumps(state | {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}), encoding="utf-8"
+    )
+    with pytest.raises(DataError, match=r"tokenizer\.json in .* cannot be parsed: Precompiled"):
+        choose_tokenizer(str(file), documents)
+
+
 def test_bytes_are_their_own_ids_and_come_back() -> None:
     everything = bytes(range(256))
     own = byte_tokenizer()

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 from headstart.errors import ModelError, RequestError
 from headstart.tokenizer import Detokenizer, Tokenizer
+from headstart.tokenizer.backend import guarded
 from headstart.tokenizer.detokenizer import byte_alphabet
 
 BYTES = sorted(byte_alphabet(), key=lambda character: byte_alphabet()[character])
@@ -244,6 +245,38 @@ def test_a_template_that_does_not_compile_is_a_model_error() -> None:
 
 
 @pytest.mark.parametrize(
+    ("template", "match"),
+    [
+        ("{% if true %}" * 3000 + "{% endif %}" * 3000, "does not compile: it is nested too deeply"),
+        ("{% if true %}" * 150 + "{% endif %}" * 150, "does not compile: too many levels"),
+        ("{{ '\ud800' }}", "is not valid at character 4"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "cannot be rendered: it is nested too deeply, or calls itself"),
+        ("{{ 'a' * 10 ** 18 }}", "cannot be rendered: it takes more memory"),
+        ("{{ 'aaaa' | truncate(-5) }}", "cannot be rendered: expected length >="),
+        ("{{ cycler() }}", "cannot be rendered: at least one item"),
+    ],
+    ids=["deep", "indented", "surrogate", "recursion", "memory", "assertion", "runtime"],
+)
+def test_a_template_that_fails_in_any_way_is_a_model_error(template: str, match: str) -> None:
+    with pytest.raises(ModelError, match=f"The model's chat template {match}") as raised:
+        chat(template).apply_chat(USER)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_interrupt_passes_through_a_template() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        chat("{{ stop() }}").apply_chat(USER, extra={"stop": interrupted})
+
+
+def test_a_template_that_makes_no_valid_text_is_refused() -> None:
+    with pytest.raises(RequestError, match="not valid at character 1"):
+        chat(r"{{ 'a\ud800' }}").apply_chat(USER)
+
+
+@pytest.mark.parametrize(
     ("messages", "match"),
     [
         ([], "non-empty"),
@@ -331,6 +364,88 @@ def test_a_damaged_tokenizer_file_is_named(tmp_path: Path, content: str) -> None
     (tmp_path / "tokenizer.json").write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         Tokenizer.from_folder(tmp_path)
+
+
+TRUNCATION = {"max_length": 3, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+PADDING = {"direction": "Right", "pad_to_multiple_of": None, "pad_id": 2, "pad_type_id": 0, "pad_token": "</s>"}
+
+
+def changed(path: Path, **changes: Any) -> Path:
+    """A folder whose ``tokenizer.json`` differs in these entries."""
+    file = folder(path) / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("length", [6, 10**15])
+def test_saved_cutting_and_padding_are_ignored(tmp_path: Path, length: int) -> None:
+    tokenizer = Tokenizer.from_folder(
+        changed(tmp_path, truncation=TRUNCATION, padding=PADDING | {"strategy": {"Fixed": length}})
+    )
+    for text in ("", "a", "Why is the sky blue?"):
+        assert tokenizer.encode(text) == Tokenizer(byte_level()).encode(text)
+
+
+def test_ids_equal_those_of_transformers_after_a_training_script(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_level(), pad_token="</s>")
+    theirs(["hello world", "a"], padding="max_length", truncation=True, max_length=6)
+    theirs.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["truncation"]
+    ours, theirs = Tokenizer.from_folder(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("a", "Why is the sky blue?"):
+        assert ours.encode(text) == theirs(text)["input_ids"]
+
+
+WORD_PIECE = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 9}
+UNKNOWN_SPECIAL = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<x>", "type_id": 0}}],
+    "pair": [],
+    "special_tokens": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "cannot encode this text: chunk size"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "cannot be parsed: Precompiled"),
+        ({"post_processor": UNKNOWN_SPECIAL}, "cannot encode this text: no entry"),
+        ({"model": WORD_PIECE | {"vocab": {"a": 0}}}, r"cannot encode this text: .* \[UNK\]"),
+        ({"model": {"type": "Unigram", "vocab": [], "unk_id": None}}, "cannot encode this text: .* unknown token"),
+    ],
+    ids=["fixed length", "charsmap", "special token", "word piece", "unigram"],
+)
+def test_a_tokenizer_file_that_makes_the_library_fail_is_named(tmp_path: Path, changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ModelError, match=rf"tokenizer\.json in {tmp_path.name} {match}") as raised:
+        Tokenizer.from_folder(changed(tmp_path, **changes)).encode("xyz")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_bos_put_first_by_a_damaged_file_is_named(tmp_path: Path) -> None:
+    config = {"bos_token": "<s>", "add_bos_token": True}
+    changed(tmp_path, post_processor=UNKNOWN_SPECIAL)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"tokenizer\.json in .* cannot encode a text"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_only_what_the_library_raises_over_a_file_is_the_files_fault() -> None:
+    for error in (KeyboardInterrupt, SystemExit, MemoryError):
+
+        def failing(error: type[BaseException] = error) -> None:
+            raise error
+
+        with pytest.raises(error):
+            guarded(failing, "x")
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config", "special_tokens_map"])
+@pytest.mark.parametrize("value", ["\ud800", {"content": "a\ud800"}])
+def test_a_special_token_that_is_no_text_is_named(tmp_path: Path, file: str, value: Any) -> None:
+    with pytest.raises(ModelError, match=rf"eos_token of {file}\.json in {tmp_path.name} is not valid at character"):
+        Tokenizer.from_folder(folder(tmp_path, **{file: {"eos_token": value}}))
 
 
 def test_a_damaged_config_is_named(tmp_path: Path) -> None:

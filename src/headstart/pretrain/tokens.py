@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from headstart.errors import DataError, RequestError, require
-from headstart.tokenizer.text import read_json
+from headstart.tokenizer.backend import guarded, read_backend
+from headstart.tokenizer.text import special_tokens
 
 BYTES = "bytes"
 _BPE = "bpe:"
@@ -66,9 +67,16 @@ class TextTokenizer:
                 ) from None
         found: list[NDArray[np.int32]] = []
         for start in range(0, len(texts), _AT_ONCE):
-            batch = self.backend.encode_batch(texts[start : start + _AT_ONCE], add_special_tokens=False)
-            found += [np.array(encoding.ids, dtype=np.int32) for encoding in batch]
+            some = texts[start : start + _AT_ONCE]
+            found += [np.array(encoding.ids, dtype=np.int32) for encoding in self._encoded(some)]
         return found
+
+    def _encoded(self, texts: list[str]) -> list[tokenizers.Encoding]:
+        return guarded(
+            lambda: self.backend.encode_batch(texts, add_special_tokens=False),
+            "The tokenizer is damaged and cannot encode the documents",
+            DataError,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +154,9 @@ def _read(path: Path) -> TextTokenizer:
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise RequestError(f"tokenizer is {str(path)!r}; it must be {BYTES}, {_BPE}SIZE, a tokenizer.json or a folder with one")
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain Exception for a file that it cannot parse
-        raise DataError(f"{file} is no tokenizer: {error}") from error
-    declared = read_json(file.parent / "tokenizer_config.json", default={}).get("eos_token")
-    declared = declared.get("content") if isinstance(declared, dict) else declared
-    ends = [end for end in (declared, *_KNOWN_ENDS) if isinstance(end, str) and backend.token_to_id(end) is not None]
+    backend = read_backend(file, DataError)
+    declared = special_tokens(file.parent / "tokenizer_config.json").get("eos_token")
+    ends = [end for end in (declared, *_KNOWN_ENDS) if end is not None and backend.token_to_id(end) is not None]
     if not ends:
         raise DataError(
             f"{file} has no end-of-text token; name one as eos_token in a tokenizer_config.json beside it, or train a tokenizer"

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer as Backend
 from headstart.errors import ModelError
 from headstart.target.gguf_file import GgufFile
 from headstart.tokenizer import Tokenizer
+from headstart.tokenizer.backend import guarded
 from headstart.tokenizer.text import put_bos_first
 
 _CONTROL, _USER_DEFINED = 3, 4
@@ -83,14 +84,19 @@ def gguf_tokenizer(file: GgufFile) -> Tokenizer:
     _add_whole_tokens(backend, tokens, types)
     special = _special_tokens(file, tokens)
     if _adds_bos(file) and "bos_token" in special:
-        put_bos_first(backend, special["bos_token"])
+        put_bos_first(backend, special["bos_token"], _source(file))
     _check(file, backend, tokens, types)
     return Tokenizer(
         backend,
         chat_template=file.metadata.get("tokenizer.chat_template"),
         special_tokens=special,
         end_tokens=_ids(file, "eos", "eot", "eom"),
+        source=_source(file),
     )
+
+
+def _source(file: GgufFile) -> str:
+    return f"The tokenizer of {file.path.name}"
 
 
 def _check_types(file: GgufFile) -> None:
@@ -222,6 +228,14 @@ def _check(file: GgufFile, backend: Backend, tokens: Sequence[str], types: Seque
     for id, (token, type) in enumerate(zip(tokens, types, strict=True)):
         if backend.id_to_token(id) != token:
             raise ModelError(f"{file.path.name}: token {id} should be {token!r} but came out as {backend.id_to_token(id)!r}")
-        whole = type in (_CONTROL, _USER_DEFINED) and token
-        if whole and backend.encode(token, add_special_tokens=False).ids != [id]:
+        if type not in (_CONTROL, _USER_DEFINED) or not token:
+            continue
+        if _encoded(file, backend, token) != [id]:
             raise ModelError(f"{file.path.name}: the special token {id}, {token!r}, is cut into pieces")
+
+
+def _encoded(file: GgufFile, backend: Backend, text: str) -> list[int]:
+    ids: list[int] = guarded(
+        lambda: backend.encode(text, add_special_tokens=False).ids, f"{_source(file)} cannot encode {text!r}"
+    )
+    return ids

@@ -4,6 +4,9 @@ A template comes with the model, so it is a stranger's program: it runs in Jinja
 ``trim_blocks`` and ``lstrip_blocks``, ``break`` and ``continue`` in loops, ``raise_exception``, ``strftime_now``, a ``tojson``
 that leaves non-ASCII text alone, and ``{% generation %}`` blocks (they mark the assistant's span for training; here they are
 plain text).
+
+Limits: the sandbox keeps a template from files and from Python, and whatever fails is one error; but a template may still loop
+for hours or build a text as large as the memory.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from jinja2 import nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from headstart.errors import ModelError, RequestError
+from headstart.errors import HeadstartError, ModelError, RequestError
 
 Message = Mapping[str, Any]
 """One turn: ``role``, ``content`` (text, or parts ``{"type": "text", "text": ...}``), and whatever else the template reads."""
@@ -57,23 +60,42 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
+        check_text(source, "The model's chat template", ModelError)
         self.source = source
         self.variables = dict(variables)
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise ModelError(f"The model's chat template does not compile: line {error.lineno}: {error.message}") from error
+            reason = f"line {error.lineno}: {_reason(error)}"
+            raise ModelError(f"The model's chat template does not compile: {reason}") from error
+        except Exception as error:  # Jinja folds constants and Python compiles the result: either may fail in any way
+            raise ModelError(f"The model's chat template does not compile: {_reason(error)}") from error
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool, extra: Mapping[str, Any]) -> str:
-        """The prompt's text. ``extra`` is passed on (``tools``, ``enable_thinking``, ...)."""
+        """The prompt's text. ``extra`` is passed on (``tools``, ``enable_thinking``, ...).
+
+        ``RequestError`` where the template refuses the messages, ``ModelError`` where it fails for another reason.
+        """
         check_messages(messages)
         values = {**self.variables, "tools": None, "documents": None, **extra}
         values |= {"messages": [_with_text(message) for message in messages], "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render(values)
+            text = self._template.render(values)
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-            reason = " ".join(str(error).split())
-            raise RequestError(f"The model's chat template refuses these messages: {reason}") from error
+            raise RequestError(f"The model's chat template refuses these messages: {_reason(error)}") from error
+        except Exception as error:  # a stranger's program: recursion without end, memory, filters of Jinja that assert
+            raise ModelError(f"The model's chat template cannot be rendered: {_reason(error)}") from error
+        check_text(text, "What the model's chat template makes of these messages")
+        return text
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply, or calls itself without end"
+    if isinstance(error, MemoryError):
+        return "it takes more memory than there is"
+    text = error.message if isinstance(error, jinja2.TemplateError) else str(error)
+    return " ".join((text or type(error).__name__).split())
 
 
 def check_messages(messages: Sequence[Message]) -> None:
@@ -96,12 +118,12 @@ def check_messages(messages: Sequence[Message]) -> None:
             raise RequestError(f"{where} has no content")
 
 
-def check_text(text: str, where: str) -> None:
-    """RequestError for text that cannot be written in UTF-8, such as what broken bytes were read as; it names the place."""
+def check_text(text: str, where: str, kind: type[HeadstartError] = RequestError) -> None:
+    """An error of the ``kind`` for text that UTF-8 cannot write, such as what broken bytes were read as; it names the place."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise RequestError(f"{where} is not valid at character {error.start}; give it in UTF-8") from None
+        raise kind(f"{where} is not valid at character {error.start}; give it in UTF-8") from None
 
 
 def _check_parts(parts: Sequence[Any], where: str) -> None:

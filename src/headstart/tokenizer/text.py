@@ -19,6 +19,7 @@ import tokenizers
 from tokenizers.processors import TemplateProcessing
 
 from headstart.errors import ModelError, RequestError
+from headstart.tokenizer.backend import guarded, read_backend
 from headstart.tokenizer.chat_template import ChatTemplate, Message, check_messages, check_text
 
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|end_of_turn|>", "<turn|>")
@@ -35,9 +36,14 @@ class Tokenizer:
         chat_template: str | None = None,
         special_tokens: Mapping[str, str] | None = None,
         end_tokens: Iterable[int] = (),
+        source: str = "The tokenizer",
     ) -> None:
-        """``special_tokens`` are the template's names (``bos_token``, ``eos_token``, ...); ``eos_token`` also ends a text."""
+        """``special_tokens`` are the template's names (``bos_token``, ``eos_token``, ...); ``eos_token`` also ends a text.
+
+        ``source`` is what errors call the vocabulary.
+        """
         self.backend = backend
+        self._source = source
         self.token_bytes: dict[int, bytes] = {}  # what the detokenizer found out; asking the backend takes ten times as long
         self.special_tokens = dict(special_tokens or {})
         self._template = ChatTemplate(chat_template, self.special_tokens) if chat_template else None
@@ -54,16 +60,18 @@ class Tokenizer:
         """Read ``tokenizer.json`` and the files beside it. ``ModelError`` names a missing or damaged file."""
         folder = Path(folder)
         backend = _read_backend(folder / "tokenizer.json")
+        source = f"tokenizer.json in {folder.name}"
         config = read_json(folder / "tokenizer_config.json", default={})
-        special = _special_tokens(config, read_json(folder / "special_tokens_map.json", default={}))
+        special = special_tokens(folder / "special_tokens_map.json") | special_tokens(folder / "tokenizer_config.json")
         if config.get("add_bos_token") is True and "bos_token" in special:
-            put_bos_first(backend, special["bos_token"])
+            put_bos_first(backend, special["bos_token"], source)
         generation = read_json(folder / "generation_config.json", default={})
         return cls(
             backend,
             chat_template=_read_template(folder, config),
             special_tokens=special,
             end_tokens=token_ids(generation.get("eos_token_id")),
+            source=source,
         )
 
     @cached_property
@@ -82,16 +90,25 @@ class Tokenizer:
         return None if self._template is None else self._template.source
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text. ``add_special_tokens`` puts the beginning-of-text token first where the model has one."""
+        """Token ids of a text. ``add_special_tokens`` puts the beginning-of-text token first where the model has one.
+
+        ``ModelError`` where the vocabulary is damaged.
+        """
         if not isinstance(text, str):
             raise RequestError(f"A prompt must be text, not {type(text).__name__}")
         check_text(text, "The text")
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        ids: list[int] = guarded(
+            lambda: self.backend.encode(text, add_special_tokens=add_special_tokens).ids,
+            f"{self._source} cannot encode this text",
+        )
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids; ids that the vocabulary does not know give nothing."""
-        text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        text: str = guarded(
+            lambda: self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens),
+            f"{self._source} cannot decode these tokens",
+        )
         return text
 
     def apply_chat(
@@ -146,13 +163,16 @@ def token_ids(value: Any) -> frozenset[int]:
     return frozenset(id for id in values if isinstance(id, int) and not isinstance(id, bool) and id >= 0)
 
 
-def put_bos_first(backend: tokenizers.Tokenizer, bos: str) -> None:
-    """Make ``encode`` begin with the token ``bos``, unless it already does."""
+def put_bos_first(backend: tokenizers.Tokenizer, bos: str, source: str) -> None:
+    """Make ``encode`` begin with the token ``bos``, unless it already does; ``source`` is what errors call the vocabulary."""
     id = backend.token_to_id(bos)
     if id is None:
         raise ModelError(f"The tokenizer's bos_token {bos!r} is not in its vocabulary")
-    if id not in backend.encode("", add_special_tokens=True).ids:
-        backend.post_processor = TemplateProcessing(single=[bos, "$A"], pair=[bos, "$A", "$B"], special_tokens=[(bos, id)])
+    if id not in guarded(lambda: backend.encode("", add_special_tokens=True).ids, f"{source} cannot encode a text"):
+        backend.post_processor = guarded(
+            lambda: TemplateProcessing(single=[bos, "$A"], pair=[bos, "$A", "$B"], special_tokens=[(bos, id)]),
+            f"{source} cannot begin a text with {bos!r}",
+        )
 
 
 def _read_backend(path: Path) -> tokenizers.Tokenizer:
@@ -160,21 +180,17 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
         raise ModelError(
             f"{path.parent.name} has no tokenizer.json; convert its tokenizer to the fast format and save it there"
         )
-    try:
-        return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception as error:  # the library raises plain Exception for a file that it cannot parse
-        raise ModelError(f"tokenizer.json in {path.parent.name} cannot be parsed: {error}") from error
+    return read_backend(path)
 
 
-def _special_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
+def special_tokens(path: Path) -> dict[str, str]:
+    """The tokens that a JSON file names (``bos_token``, ``eos_token``, ...), none if there is no file."""
     found: dict[str, str] = {}
-    for source in sources:
-        for name, value in source.items():
-            text = value.get("content") if isinstance(value, dict) else value
-            if name.endswith("_token") and isinstance(text, str):
-                found.setdefault(name, text)
+    for name, value in read_json(path, default={}).items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            check_text(text, f"The {name} of {path.name} in {path.parent.name}", ModelError)
+            found[name] = text
     return found
 
 
