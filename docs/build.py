@@ -289,9 +289,14 @@ def joint(file: str) -> str:
 
 def joint_lengths(folder: str) -> str:
     """L by the real decoder before and after a joint run, from the records of ``benchmarks/acceptance_length.py``."""
-    records = [read(f"{folder}/{name}.json") for name in ("dev-medusa1", "dev-medusa2")]
+    arms = {
+        "dev-medusa1": "Medusa-1: the shipped heads, the original",
+        "dev-control": "Medusa-1: the same heads trained on over the same documents, the original",
+        "dev-medusa2": "Medusa-2: the tuned model",
+    }
+    records = [read(f"{folder}/{name}.json") for name in arms]
     rows = []
-    for name, record in zip(("Medusa-1: the shipped heads, the original", "Medusa-2: the tuned model"), records, strict=True):
+    for name, record in zip(arms.values(), records, strict=True):
         found = record["proposers"]["medusa"]
         rows.append(
             [name, *(f"{found[key]['acceptance_length']:.3f}" for key in ("all", "not_looping")), str(found["all"]["steps"])]
