@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from chat_model import TEMPLATE, chat_tokenizer
-from gguf_files import BYTE_LEVEL, llama_tensors, write_llama
+from gguf_files import BYTE_LEVEL, byte_level_tokenizer, llama_tensors, write_llama
 from headstart import _native
 from headstart.decode import Decoder
 from headstart.errors import HeadsError, ModelError, RequestError
@@ -164,6 +164,56 @@ def test_a_gguf_file_gives_the_logits_of_transformers(tmp_path: Path, tied: bool
     assert error(logits(found.target), logits(expected.target)) < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("keys", "scaling"),
+    [
+        ({"scaling.factor": 4.0}, 4.0),
+        ({"scale_linear": 4.0}, 4.0),
+        ({"scaling.factor": 4.0, "scale_linear": 2.0}, 4.0),
+        ({"scaling.type": "linear", "scaling.factor": 4.0}, 4.0),
+        ({"scaling.type": "linear", "scale_linear": 4.0}, 4.0),
+        ({"scaling.type": "linear"}, 1.0),
+        ({"scaling.factor": 0.0}, 1.0),
+        ({"scaling.type": "none", "scaling.factor": 4.0, "dimension_count": 16}, 1.0),
+    ],
+)
+def test_a_gguf_file_scales_rotary_positions_as_llama_cpp_does(tmp_path: Path, keys: dict[str, Any], scaling: float) -> None:
+    rope = {"rope_type": "linear", "factor": scaling, "rope_theta": 500.0}
+    model = tiny_llama(head_dim=16, vocab_size=len(BYTE_LEVEL), rope_parameters=rope)
+    path = write_llama(tmp_path / "m.gguf", model, rotary(keys))
+    expected = logits(HfTarget(model, name="tiny", dtype="float32"))
+    for engine in ("native", "hf"):
+        assert error(logits(load_model(str(path), engine=engine).target), expected) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"dimension_count": 8}, r"llama\.rope\.dimension_count as 8; .* whole heads alone, here 16"),
+        ({"scaling.factor": -1.0}, r"llama\.rope\.scaling\.factor as -1\.0"),
+        ({"scale_linear": "x"}, r"llama\.rope\.scale_linear as 'x'"),
+        ({"scaling.type": "yarn", "scaling.factor": 4.0}, "by 'yarn'"),
+    ],
+)
+def test_rotary_keys_of_a_gguf_file_that_no_engine_follows_are_refused(
+    tmp_path: Path, keys: dict[str, Any], reason: str
+) -> None:
+    model = tiny_llama(head_dim=16, vocab_size=len(BYTE_LEVEL))
+    refused(write_llama(tmp_path / "m.gguf", model, rotary(keys)), rf"^m\.gguf .*{reason}")
+
+
+def rotary(keys: dict[str, Any]) -> Callable[[gguf.GGUFWriter], None]:
+    """A tokenizer, and keys below ``llama.rope``."""
+
+    def write(writer: gguf.GGUFWriter) -> None:
+        byte_level_tokenizer(writer)
+        for key, value in keys.items():
+            kind = {str: "string", int: "uint32", float: "float32"}[type(value)]
+            getattr(writer, f"add_{kind}")(f"llama.rope.{key}", value)
+
+    return write
+
+
 def test_a_smollm3_file_turns_no_fourth_layer(tmp_path: Path) -> None:
     model = tiny_smollm3(head_dim=16, vocab_size=len(BYTE_LEVEL), num_hidden_layers=5, no_rope_layer_interval=4)
     path = write_llama(tmp_path / "m.gguf", model, architecture="smollm3")
@@ -290,6 +340,27 @@ def test_older_folders_spell_their_rotary_settings_otherwise(tmp_path: Path) -> 
     config["rope_scaling"] = rope
     (path / "config.json").write_text(json.dumps(config))
     assert np.array_equal(logits(native(path)), expected)
+
+
+def test_an_older_rotary_scaling_replaces_the_newer_settings(tmp_path: Path) -> None:
+    path = save_folder(tmp_path / "both", FAMILIES["llama3 rope"]())
+    changed(path, rope_scaling={"rope_type": "linear", "factor": 2.0}, rope_theta=700.0)
+    assert error(logits(native(path)), logits(load_model(str(path), engine="hf").target)) < 1e-5
+
+
+LAYERS = [["full_attention", "sliding_attention"], ["sliding_attention", "full_attention"], ["full_attention"] * 2]
+
+
+@pytest.mark.parametrize("layers", [*LAYERS, None])
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3", "smollm3"])
+def test_layers_slide_as_they_are_named(tmp_path: Path, family: str, layers: list[str] | None) -> None:
+    """``IDS`` is longer than the window; SmolLM3's named layers slide even where its flag does not say so."""
+    makers = {"mistral": tiny_mistral, "qwen2": tiny_qwen2, "qwen3": tiny_qwen3, "smollm3": tiny_smollm3}
+    sizes: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1} if family == "qwen2" else {"head_dim": 16}
+    path = save_folder(tmp_path / "layers", makers[family](**sizes))
+    uses = {} if family == "smollm3" else {"use_sliding_window": True}
+    changed(path, sliding_window=6, max_window_layers=1, layer_types=layers, **uses)
+    assert error(logits(native(path)), logits(load_model(str(path), engine="hf").target)) < 1e-5
 
 
 # The first layers
@@ -568,16 +639,28 @@ def test_a_model_of_another_family_runs_on_pytorch_with_a_reason(tmp_path: Path)
     refused(path, "other cannot run on the native engine: the native engine knows no gpt2 models", engine="native")
 
 
+@pytest.mark.parametrize(("name", "size"), [("hidden_size", 40), ("intermediate_size", 100)])
+def test_a_model_of_another_width_runs_on_pytorch_with_a_reason(tmp_path: Path, name: str, size: int) -> None:
+    loaded = load_model(str(save_folder(tmp_path / "wide", tiny_llama(head_dim=16, **{name: size}))))
+    assert loaded.target.engine == "hf"
+    assert loaded.notes[0].endswith(f"does not know models of the {name} {size}, only multiples of 16")
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"head_dim": 8}, "heads of the size 8, only multiples of 16"),
+        ({"hidden_size": 40}, "models of the hidden_size 40, only multiples of 16"),
+        ({"intermediate_size": 100}, "models of the intermediate_size 100, only multiples of 16"),
         ({"hidden_act": "gelu"}, "the activation gelu"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rotary positions of the kind yarn"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "rope_parameters": None}, "the kind dynamic"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "the kind dynamic"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 5e5}}}, "rotary positions of each kind of layer"),
         ({"partial_rotary_factor": 0.5}, "rotary positions on a part of a head"),
         ({"quantization_config": {"quant_method": "gptq"}}, "weights that were quantized for PyTorch"),
-        ({"layer_types": ["full_attention", "chunked_attention"]}, "layers of the kinds"),
+        ({"layer_types": ["full_attention", "chunked_attention"]}, "layers of the kinds .*chunked_attention"),
+        ({"model_type": "mistral", "layer_types": ["full_attention", "conv"]}, "layers of the kinds .*conv"),
         ({"model_type": "gemma"}, "knows no gemma models"),
     ],
 )
@@ -668,7 +751,12 @@ def test_int8_needs_rows_of_whole_blocks(tmp_path: Path) -> None:
         {"rope_parameters": {"rope_type": "llama3", "factor": 2.0}},
         {"rope_parameters": LLAMA3 | {"low_freq_factor": 9}},
         {"rope_parameters": {"rope_theta": float("nan")}},
+        {"rope_scaling": [1, 2]},
         {"model_type": "mistral", "sliding_window": -1},
+        {"model_type": "mistral", "layer_types": ["full_attention"]},
+        {"model_type": "mistral", "sliding_window": None, "layer_types": ["full_attention", "sliding_attention"]},
+        {"model_type": "qwen2", "layer_types": ["full_attention"]},
+        {"model_type": "qwen2", "sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]},
         {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4, "layer_types": ["full_attention"]},
         {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4, "max_window_layers": "x"},
         {"model_type": "qwen3"},

@@ -3,11 +3,13 @@
 llama.cpp's ``llama``, ``qwen2``, ``qwen3`` and ``smollm3`` are Llama, Mistral, SmolLM and Qwen. GGUF stores the query and key
 rows of ``llama`` and ``smollm3`` in interleaved rotary order (pairs side by side); transformers wants the two halves one after
 the other. ``rope_freqs.weight`` divides the rotary frequencies (Llama 3). GGUF has no key for the layers of ``smollm3`` without
-rotary positions: llama.cpp takes every fourth, always, and so does this reader.
+rotary positions: llama.cpp takes every fourth, always, and so does this reader. Rotary scaling, too, is read as llama.cpp reads
+it: ``linear`` where no type is given, by ``rope.scaling.factor`` or (old files) ``rope.scale_linear``; no factor, or 0, is 1.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -66,6 +68,7 @@ def _config(file: GgufFile) -> dict[str, Any]:
         raise ModelError(f"{file.path.name} has no token_embd.weight")
     if any("exps" in name for name in file.tensors):
         raise ModelError(f"{file.path.name} is a mixture of experts, which this GGUF reader does not support")
+    head_size = number("attention.key_length", width // num_heads)
     config: dict[str, Any] = {
         "model_type": family,
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
@@ -74,10 +77,10 @@ def _config(file: GgufFile) -> dict[str, Any]:
         "num_hidden_layers": number("block_count"),
         "num_attention_heads": num_heads,
         "num_key_value_heads": number("attention.head_count_kv", num_heads),
-        "head_dim": number("attention.key_length", width // num_heads),
+        "head_dim": head_size,
         "max_position_embeddings": number("context_length"),
         "rms_norm_eps": number("attention.layer_norm_rms_epsilon", kinds=(float, int)),
-        "rope_parameters": _rotary(file),
+        "rope_parameters": _rotary(file, head_size),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": file.metadata.get("tokenizer.ggml.eos_token_id"),
@@ -90,15 +93,25 @@ def _config(file: GgufFile) -> dict[str, Any]:
     return config
 
 
-def _rotary(file: GgufFile) -> dict[str, Any]:
-    family = file.architecture
-    base = {"rope_theta": file.metadata.get(f"{family}.rope.freq_base", 10000.0)}
-    kind = file.metadata.get(f"{family}.rope.scaling.type", "none")
-    if kind == "none":
+def _rotary(file: GgufFile, head_size: int) -> dict[str, Any]:
+    name, prefix = file.path.name, f"{file.architecture}.rope"
+    turned = file.metadata.get(f"{prefix}.dimension_count", head_size)
+    if turned != head_size:
+        raise ModelError(
+            f"{name} declares {prefix}.dimension_count as {turned!r}; this GGUF reader supports rotary positions over whole "
+            f"heads alone, here {head_size}"
+        )
+    base = {"rope_theta": file.metadata.get(f"{prefix}.freq_base", 10000.0)}
+    kind = file.metadata.get(f"{prefix}.scaling.type", "linear")
+    if kind not in ("none", "linear"):
+        raise ModelError(f"{name} scales its rotary embedding by {kind!r}, which this GGUF reader does not support")
+    key = next((key for key in (f"{prefix}.scaling.factor", f"{prefix}.scale_linear") if key in file.metadata), None)
+    factor = file.metadata[key] if key and kind == "linear" else 1.0
+    if type(factor) not in (int, float) or not 0 <= factor < math.inf:
+        raise ModelError(f"{name} declares {key} as {factor!r}, which is no single positive number")
+    if factor in (0, 1):
         return base | {"rope_type": "default"}
-    if kind == "linear":
-        return base | {"rope_type": "linear", "factor": file.need(f"{family}.rope.scaling.factor")}
-    raise ModelError(f"{file.path.name} scales its rotary embedding by {kind!r}, which this GGUF reader does not support")
+    return base | {"rope_type": "linear", "factor": float(factor)}
 
 
 def _rotary_factors(file: GgufFile, count: int) -> NDArray[np.float32] | None:

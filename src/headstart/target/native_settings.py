@@ -4,7 +4,9 @@ The native stack is that of the Llama family: RMS norms, rotary positions over w
 within a sliding window), SwiGLU. Llama, Mistral, Qwen2 and Qwen3 differ by biases, norms on queries and keys, and windows; in
 SmolLM3 every fourth layer has no rotary positions (Yang et al. 2025, "RoPE to NoPE and back again").
 Rotary frequencies are plain, scaled as a whole (``linear``), or scaled by wavelength (``llama3``; Meta's Llama 3.1 reference
-code): long waves by ``factor``, short ones not at all, those between by interpolation.
+code): long waves by ``factor``, short ones not at all, those between by interpolation. All layers share them.
+Where a config says a thing twice, the reading is that of transformers 5: ``rope_scaling`` replaces ``rope_parameters``, and
+``layer_types`` alone says which layers have a window (a ``mistral`` that has them is what transformers calls Ministral).
 
 A model that declares anything else is left to PyTorch: :func:`obstacle` says in words what stands in the way.
 """
@@ -27,9 +29,9 @@ _ROPES = ("default", "linear", "llama3")
 _LAYERS = ("full_attention", "sliding_attention")
 _FOREIGN_TYPES = {"BOOL", "C64", "F64", "F4", "F8_E4M3", "F8_E5M2", "F8_E8M0"}
 _FOREIGN_TYPES |= {f"{sign}{bits}" for sign in "IU" for bits in (8, 16, 32, 64)}
-_LANES = 16  # a head's size is a multiple of it
+_LANES = 16  # the sizes of heads, hidden states and MLPs are multiples of it
 _QWEN3_HEAD_SIZE = 128  # where a config does not say it
-_MISTRAL_WINDOW, _QWEN_FULL_LAYERS = 4096, 28  # likewise
+_MISTRAL_WINDOW, _QWEN_WINDOW, _QWEN_FULL_LAYERS = 4096, 4096, 28  # likewise
 _ROTARY_BASE, _SMOLLM3_ROTARY_BASE, _SMOLLM3_INTERVAL = 10_000.0, 2_000_000.0, 4  # likewise
 _ATTENTION = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "attention_output": "o_proj"}
 _MLP = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
@@ -124,15 +126,17 @@ def _foreign(config: Mapping[str, Any]) -> str | None:
     part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))
     layers = config.get("layer_types")
     known_layers = layers is None or (isinstance(layers, list) and all(layer in _LAYERS for layer in layers))
-    size = _head_size(config)
+    sizes = {"heads of the size": _head_size(config)}
+    sizes |= {f"models of the {name}": _whole(config, name) for name in ("hidden_size", "intermediate_size")}
     found = {
         "weights that were quantized for PyTorch": config.get("quantization_config") is not None,
         f"the activation {config.get('hidden_act')}": config.get("hidden_act", "silu") != "silu",
         f"rotary positions of the kind {kind}": kind not in _ROPES,
+        "rotary positions of each kind of layer": any(isinstance(value, dict) for value in rope.values()),
         "rotary positions on a part of a head": part not in (1, None),
         f"layers of the kinds {layers}": not known_layers,
-        f"heads of the size {size}, only multiples of {_LANES}": size % _LANES != 0,
     }
+    found |= {f"{what} {size}, only multiples of {_LANES}": size % _LANES != 0 for what, size in sizes.items()}
     return next((what for what, is_there in found.items() if is_there), None)
 
 
@@ -195,11 +199,11 @@ def _head_size(config: Mapping[str, Any]) -> int:
 def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The rotary settings in the words of transformers 5; older folders spread them over ``rope_scaling`` and others."""
     base = _SMOLLM3_ROTARY_BASE if config.get("model_type") == "smollm3" else _ROTARY_BASE
-    found: dict[str, Any] = {"rope_theta": config.get("rope_theta", base)}
-    for name in ("rope_scaling", "rope_parameters"):
-        part = config.get(name)
-        found |= part if isinstance(part, dict) else {}
-    return found
+    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    found = config.get(name) or {}
+    if not isinstance(found, dict):
+        raise ModelError(f"{name} is {found!r}, which holds no named settings")
+    return {"rope_theta": config.get("rope_theta", base)} | found
 
 
 def _inverse_frequencies(config: Mapping[str, Any], factors: NDArray[np.float32] | None) -> NDArray[np.float64]:
@@ -250,25 +254,40 @@ def _rotary(config: Mapping[str, Any], num_layers: int, num_tensors: int) -> tup
 
 
 def _windows(config: Mapping[str, Any], rotary: tuple[bool, ...]) -> tuple[int, ...]:
-    family, num_layers = config["model_type"], len(rotary)
-    if family == "mistral":
-        uses = config.get("sliding_window", _MISTRAL_WINDOW) is not None
-        window = _whole(config, "sliding_window", _MISTRAL_WINDOW) if uses else 0
-        return (window,) * num_layers
-    if family == "llama" or not config.get("use_sliding_window") or config.get("sliding_window") is None:
-        return (0,) * num_layers
-    window = _whole(config, "sliding_window")
+    if config["model_type"] == "llama":  # it has no windows, whatever its config says
+        return (0,) * len(rotary)
+    window = _window(config)
     kinds = config.get("layer_types")
-    if kinds is None and family == "smollm3":
-        return tuple(0 if is_rotary else window for is_rotary in rotary)
-    if kinds is None:
-        first = config.get("max_window_layers", _QWEN_FULL_LAYERS)
-        if type(first) is not int:
-            raise ModelError(f"max_window_layers is {first!r}, which is no whole number")
-        return tuple(window if layer >= first else 0 for layer in range(num_layers))
-    if len(kinds) != num_layers:
-        raise ModelError(f"layer_types names {len(kinds)} layers of {num_layers}")
-    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    slides = _slides(config, rotary) if kinds is None else tuple(kind == "sliding_attention" for kind in kinds)
+    if len(slides) != len(rotary):
+        raise ModelError(f"layer_types names {len(slides)} layers of {len(rotary)}")
+    if kinds is not None and any(slides) and not window:
+        raise ModelError("layer_types names layers of sliding_attention, but no sliding_window is in use")
+    return tuple(window if does_slide else 0 for does_slide in slides)
+
+
+def _window(config: Mapping[str, Any]) -> int:
+    """Positions that a sliding layer sees; 0 where the config has no window."""
+    family = config["model_type"]
+    default = _MISTRAL_WINDOW if family == "mistral" else None if family == "smollm3" else _QWEN_WINDOW
+    # SmolLM3's use_sliding_window only says which layers slide where layer_types does not
+    is_off = family in ("qwen2", "qwen3") and not config.get("use_sliding_window")
+    if is_off or config.get("sliding_window", default) is None:
+        return 0
+    return _whole(config, "sliding_window", default)
+
+
+def _slides(config: Mapping[str, Any], rotary: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Which layers have the window, if there is one, where ``layer_types`` does not say it."""
+    family = config["model_type"]
+    if family == "mistral":
+        return (True,) * len(rotary)
+    if family == "smollm3":
+        return tuple(bool(config.get("use_sliding_window")) and not is_rotary for is_rotary in rotary)
+    first = config.get("max_window_layers", _QWEN_FULL_LAYERS)
+    if type(first) is not int:
+        raise ModelError(f"max_window_layers is {first!r}, which is no whole number")
+    return tuple(layer >= first for layer in range(len(rotary)))
 
 
 def _biased(config: Mapping[str, Any]) -> frozenset[str]:
