@@ -274,6 +274,14 @@ def test_ctrl_c_ends_with_130_and_no_traceback(run: Run, monkeypatch: pytest.Mon
     assert run("generate", "m", "hi") == (130, "", "\n")
 
 
+def test_outputs_in_one_file_are_refused_before_any_work(run: Run, tmp_path: Path) -> None:
+    one = str(tmp_path / "out")
+    status, _, err = run("measure", "smollm2", "--json", one, "--csv", f"{tmp_path}/../{tmp_path.name}/out")
+    assert status == 1
+    assert "--json and --csv name the same file" in err
+    assert run("measure", "smollm2", "--json", "/dev/null", "--csv", "/dev/null", "--batch", "0")[2].count("same file") == 0
+
+
 @pytest.mark.parametrize("error", [MemoryError("std::bad_alloc"), OSError(errno.ENOMEM, "Cannot allocate memory")])
 def test_memory_that_does_not_suffice_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def full(*_: Any) -> Any:

@@ -476,6 +476,7 @@ def test_a_device_that_takes_nothing_more_is_one_line() -> None:
 
 def test_the_table_is_aligned_text() -> None:
     assert aligned(("a", "b"), [["long", "1"], ["x", "22"]]) == "a      b\nlong   1\nx     22"
+    assert aligned(("a",), [["two\nlines \x1b[31mred ünï"]]) == "a\ntwo\\nlines \\x1b[31mred ünï"
 
 
 def test_settings_stand_once() -> None:

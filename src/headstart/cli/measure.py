@@ -72,10 +72,9 @@ def measure(
 ) -> None:
     """Measure speed, acceptance, overhead, cost and losslessness of proposers against plain decoding."""
     from headstart.cli import records
-    from headstart.cli.terminal import check_json
+    from headstart.cli.terminal import check_outputs
 
-    for target in (json, csv, html):
-        check_json(target)
+    check_outputs(json=json, csv=csv, html=html)
     others: dict[str, Any] = {"a model": model, "--prompts": prompts, "--proposer": proposer, "--original": original}
     others |= {"--explain": explain} | named(engine) | named(proposers) | named(sampling)
     if compare is not None:

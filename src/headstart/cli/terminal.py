@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -14,9 +15,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from headstart.errors import RequestError
 from headstart.llm import Answer, Step
 from headstart.measure.report import as_json, check_writable, save_json
-from headstart.measure.tables import aligned
+from headstart.measure.tables import aligned, shown
 from headstart.plan.explain import tables
 from headstart.sampling import Sampling
 
@@ -51,7 +53,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for index, name in enumerate(header):
         drawn.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
-        drawn.add_row(*map(Text, row))
+        drawn.add_row(*(Text(shown(cell)) for cell in row))
     console.print(drawn)
 
 
@@ -68,6 +70,18 @@ def check_json(target: str | None) -> None:
     """DataError now rather than after minutes of work, if there is no writing to ``target``."""
     if target not in (None, STDOUT):
         check_writable(target)
+
+
+def check_outputs(**targets: str | None) -> None:
+    """The same for several outputs by the names of their options, which must not be one file."""
+    seen: dict[Path, str] = {}
+    for name, target in targets.items():
+        check_json(target)
+        path = None if target in (None, STDOUT) else Path(str(target)).resolve()
+        if path is not None and (path.is_file() or not path.exists()):
+            other = seen.setdefault(path, name)
+            if other != name:
+                raise RequestError(f"--{other} and --{name} name the same file, {target}; each would overwrite the other")
 
 
 def write_json(target: str, value: Any) -> None:

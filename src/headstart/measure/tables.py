@@ -106,14 +106,16 @@ def _acceptance(entries: Sequence[Entry]) -> Table | None:
     drafting = [entry for entry in entries if entry["drafted"]]
     if not drafting:
         return None
-    most = min(max(len(entry["acceptance_by_position"]) for entry in drafting), _MAX_POSITIONS)
+    deepest = max(len(entry["acceptance_by_position"]) for entry in drafting)
+    most = min(deepest, _MAX_POSITIONS)
     header = [*_names(entries), "drafted", "accepted", *(f"at {depth}" for depth in range(1, most + 1))]
     rows = []
     for entry in drafting:
         shares = [f"{share:.2f}" for share in entry["acceptance_by_position"][:most]]
         counts = [str(entry["drafted"]), f"{entry['acceptance_rate']:.0%}"]
         rows.append([*name_of(entry, entries), *counts, *shares, *[""] * (most - len(shares))])
-    return Table("acceptance by position", header, rows)
+    title = "acceptance by position" + (f", the first {most} of {deepest}" if deepest > most else "")
+    return Table(title, header, rows)
 
 
 def _by_category(record: Mapping[str, Any]) -> Table | None:
@@ -187,9 +189,14 @@ def value(number: Any) -> str:
     return "as is" if number is None else f"{number:g}" if isinstance(number, float) else str(number)
 
 
+def shown(cell: str) -> str:
+    """A cell as a terminal may have it: names come from files, and may hold what a terminal obeys."""
+    return "".join([c if c.isprintable() else repr(c)[1:-1] for c in cell])
+
+
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A plain-text table: the first column to the left, numbers to the right."""
-    lines = [list(header), *map(list, rows)]
+    lines = [list(map(shown, line)) for line in (header, *rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     return "\n".join(
         "  ".join(

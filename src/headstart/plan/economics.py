@@ -34,7 +34,7 @@ class StepTimes:
 
 def speedup(length: float, step: float, drafting_step: float) -> float:
     """How many times as fast, for an acceptance length L and the times of a plain step and of one with drafts."""
-    return length * step / drafting_step
+    return length / (drafting_step / step)
 
 
 def accepted_in_chain(p: float, k: int) -> float:
