@@ -348,9 +348,10 @@ def test_a_record_of_another_version_or_format_is_refused_by_name(tmp_path: Path
         path.write_text(json.dumps(content))
         with pytest.raises(DataError, match=reason):
             read_record(path)
-    path.write_text("{")
-    with pytest.raises(DataError, match="is no JSON"):
-        read_record(path)
+    for damaged in ("{", '{"format": "headstart-measure", "version": 2, "configurations": [{"seconds": NaN}]}'):
+        path.write_text(damaged)
+        with pytest.raises(DataError, match="is no JSON"):
+            read_record(path)
     with pytest.raises(DataError, match="cannot read the record"):
         read_record(tmp_path / "none.json")
     path.write_text(json.dumps({"format": "headstart-measure", "version": 2, "x": 1, "configurations": [{}]}))

@@ -62,7 +62,7 @@ def _described(sampling: Sampling) -> dict[str, Any]:
 def read_record(path: str | Path) -> dict[str, Any]:
     """A record that was written before; DataError for a file that is none, or one of another version."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as error:
         raise DataError(f"cannot read the record {path}: {error.strerror}") from None
     except (ValueError, RecursionError):
@@ -76,6 +76,10 @@ def read_record(path: str | Path) -> dict[str, Any]:
     if not found.get("configurations"):
         raise DataError(f"{path} is a record of nothing: it has no configurations; measure anew")
     return dict(found)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
 
 
 @contextmanager
