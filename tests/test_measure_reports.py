@@ -120,6 +120,8 @@ def test_what_only_one_record_has_is_named_and_other_prompts_are_refused(record:
     fewer["configurations"] = [e for e in record["configurations"] if e["proposer"] != "suffix"]
     found = compare(record, fewer)
     assert len(found.notes) == 4 and found.notes[0].startswith("in A alone: proposer suffix, accept exact")
+    assert found.problem is not None and found.problem.startswith("B lacks 4 of A's configurations: proposer suffix")
+    assert compare(fewer, record).problem is None
     other = copy.deepcopy(record)
     other["prompts"]["sha256"] = "0"
     with pytest.raises(DataError, match="of different prompts"):

@@ -71,13 +71,17 @@ class Comparison:
 
     compared: tuple[Compared, ...]
     notes: tuple[str, ...]
+    missing: tuple[str, ...] = ()  # configurations that B lacks
 
     @property
     def problem(self) -> str | None:
-        """One line on everything that became worse; None if nothing did."""
+        """One line on everything that became worse or is no longer there; None if nothing is."""
         entries = [one.b for one in self.compared]
         worse = [f"{described(one.b, entries)}: {one.problem}" for one in self.compared if one.problem]
-        return f"{len(worse)} of {len(self.compared)} configurations became worse: {'; '.join(worse)}" if worse else None
+        lines = [f"{len(worse)} of {len(self.compared)} configurations became worse: {'; '.join(worse)}"] if worse else []
+        if self.missing:
+            lines.append(f"B lacks {len(self.missing)} of A's configurations: {'; '.join(self.missing)}")
+        return "; ".join(lines) or None
 
     def table(self) -> Table:
         """Side by side."""
@@ -151,9 +155,10 @@ def compare(a: Record, b: Record) -> Comparison:
         for key in shared
         if ours[key]["nodes"] != theirs[key]["nodes"]
     ]
-    notes += [f"in A alone: {_named(key)}" for key in ours if key not in theirs]
+    missing = tuple(_named(key) for key in ours if key not in theirs)
+    notes += [f"in A alone: {name}" for name in missing]
     notes += [f"in B alone: {_named(key)}" for key in theirs if key not in ours]
-    return Comparison(tuple(_compared(key, ours, theirs) for key in shared), tuple(notes))
+    return Comparison(tuple(_compared(key, ours, theirs) for key in shared), tuple(notes), missing)
 
 
 def _refuse_other_sampling(a: Record, b: Record, is_drawn: bool) -> None:
