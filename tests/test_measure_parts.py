@@ -354,8 +354,27 @@ def test_a_record_of_another_version_or_format_is_refused_by_name(tmp_path: Path
             read_record(path)
     with pytest.raises(DataError, match="cannot read the record"):
         read_record(tmp_path / "none.json")
-    path.write_text(json.dumps({"format": "headstart-measure", "version": 2, "x": 1, "configurations": [{}]}))
-    assert read_record(path)["x"] == 1
+    answers = {"tokens": [3], "seconds": [0.5], "steps": [2], "emitted": [2]}
+    whole = dict.fromkeys(("model", "machine", "prompts", "targets", "date", "commit"), "x") | {
+        "format": "headstart-measure", "version": 2, "configurations": [{"proposer": "plain", "answers": answers}],
+    }  # fmt: skip
+    path.write_text(json.dumps(whole))
+    assert read_record(path)["machine"] == "x"
+    for damage, reason in (
+        ({"configurations": [{"proposer": "plain"}]}, "it has no 'answers'"),
+        (
+            {"configurations": [{"proposer": "plain", "answers": answers | {"steps": []}}]},
+            "some answers of plain lack a figure",
+        ),
+        ({"configurations": [{"proposer": "plain", "answers": 3}]}, "is damaged"),
+    ):
+        path.write_text(json.dumps({**whole, **damage}))
+        with pytest.raises(DataError, match=reason):
+            read_record(path)
+    del whole["machine"]
+    path.write_text(json.dumps(whole))
+    with pytest.raises(DataError, match="it has no 'machine'"):
+        read_record(path)
 
 
 def test_a_forecast_scales_forwards_that_were_timed_apart_by_what_plain_decoding_took() -> None:

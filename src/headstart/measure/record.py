@@ -75,7 +75,18 @@ def read_record(path: str | Path) -> dict[str, Any]:
         raise DataError(f"{path} is a record of version {version} and this program reads version {VERSION}; measure anew")
     if not found.get("configurations"):
         raise DataError(f"{path} is a record of nothing: it has no configurations; measure anew")
+    with reading(path):
+        _check_whole(found)
     return dict(found)
+
+
+def _check_whole(record: Mapping[str, Any]) -> None:
+    """What every reader needs is there, so that none shows one half and fails at the other."""
+    for name in ("model", "machine", "prompts", "targets", "date", "commit"):
+        record[name]
+    for entry in record["configurations"]:
+        if len({len(entry["answers"][name]) for name in ("tokens", "seconds", "steps", "emitted")}) != 1:
+            raise ValueError(f"some answers of {entry['proposer']} lack a figure")
 
 
 def _refuse_constant(name: str) -> float:
