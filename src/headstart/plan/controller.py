@@ -146,7 +146,7 @@ class AutoProposer:
             trees = self._drafts(pending)
         else:
             trees = [Tree.root(sequence.tokens[-1]) for sequence in sequences]
-            self._book_gains(pending, [[] for _ in sequences], 0.0, 0.0)
+            self._book_gains(pending, [[] for _ in sequences])
         self._sequences_seen[len(sequences)] += 1
         self._rows_chosen[sum(map(len, pending.kept.values()))] += 1
         self._await(pending)
@@ -332,7 +332,7 @@ class AutoProposer:
         steepest = min(len(seconds) - 1, max(num_kept, 1))
         pending.row_seconds = (seconds[steepest] - seconds[0]) / steepest if steepest else 0.0
         self._token_seconds, self._row_seconds = pending.token_seconds, pending.row_seconds
-        self._book_gains(pending, budget.rows, pending.token_seconds, pending.row_seconds)
+        self._book_gains(pending, budget.rows)
         trees = []
         for sequence, rows in zip(sequences, budget.rows, strict=True):
             offer = offers.get(sequence.key)
@@ -347,7 +347,7 @@ class AutoProposer:
         sunk = times[0] - self.cost.seconds(num_sequences, pending.positions) if rows > num_sequences else 0.0
         return [t - sunk + overhead for t in times]
 
-    def _book_gains(self, pending: _Pending, rows: ListOf[ListOf[int]], token_seconds: float, row_seconds: float) -> None:
+    def _book_gains(self, pending: _Pending, rows: ListOf[ListOf[int]]) -> None:
         """Seconds that each asked member's own nodes save, of the rows chosen by sequence: their tokens less their rows."""
         cheaper = 0
         for asked in pending.asked:
@@ -358,7 +358,8 @@ class AutoProposer:
                     offer = pending.offers[key]
                     taken = [row for row in rows[i] if offer.owners[row] & member.bit]
                     own = [row for row in taken if not offer.owners[row] & cheaper]
-                    gain, num_taken = sum(offer.reaches[r] for r in own) * token_seconds - len(own) * row_seconds, len(taken)
+                    gain = sum(offer.reaches[r] for r in own) * pending.token_seconds - len(own) * pending.row_seconds
+                    num_taken = len(taken)
                 member.earned(_standing(self._book(key), member), where, gain, num_taken, is_probe=asked.is_probe)
             cheaper |= member.bit
 

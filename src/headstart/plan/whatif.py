@@ -82,8 +82,8 @@ def answer(given: WhatIf, *, price: float | None = None, device_hours: float | N
     if device_hours is not None and price is None:
         raise RequestError("gpu_hours has no effect without price; add it")
     lines: list[str] = []
-    figures: dict[str, Any] = {"given": {name: value for name, value in asdict(given).items() if value is not None}}
-    figures["given"] |= {name: value for name, value in (("price", price), ("gpu_hours", device_hours)) if value is not None}
+    supposed = asdict(given) | {"price": price, "gpu_hours": device_hours}
+    figures: dict[str, Any] = {"given": {name: value for name, value in supposed.items() if value is not None}}
     times = None if given.t_model is None else StepTimes(given.t_model, given.t_overhead or 0.0, given.t_draft or 0.0)
     k = given.k
     if k is None and given.p is not None and times is not None:
@@ -127,9 +127,9 @@ def _speed(given: WhatIf, times: StepTimes, k: int | None, length: float, lines:
     )
     best, its = best_chain(given.p, times)
     figures |= {"best_k": best, "best_speedup": its}
-    lines.append(
-        f"best at p = {given.p:g}: " + (f"{best} drafted tokens, {its:.2f} times as fast" if best else "none") + _capped(best)
-    )
+    what = f"{best} drafted tokens, {its:.2f} times as fast" if best else "none"
+    capped = ", and no longer chain was tried" if best == MAX_CHAIN else ""
+    lines.append(f"best at p = {given.p:g}: {what}{capped}")
     if given.p == 1:
         return factor
     better = min(given.p + 0.05, 1.0)
@@ -150,7 +150,3 @@ def _money(
         require(math.isfinite(device_hours) and device_hours >= 0, "gpu_hours", device_hours, "a number, 0 or more")
         figures["savings"] = savings(factor, device_hours, price)
         lines.append(savings_line(figures["savings"], device_hours, price))
-
-
-def _capped(best: int) -> str:
-    return ", and no more were tried: without t_draft a further token costs nothing" if best == MAX_CHAIN else ""
