@@ -193,6 +193,9 @@ def test_a_run_gives_a_model_and_heads_that_belong_together(model: str, tuned: t
     training = json.loads((path / "heads" / "training.json").read_text())
     assert training["tuned"]["quality"] == record["quality"]
     assert all("perplexity_rise" in point for point in training["progress"]["curve"])
+    factor = training["tuned"]["logit_factor"]
+    assert record["logit_factor"] == factor != 1.0
+    assert factor in [point["logit_factor"] for point in training["progress"]["curve"]]
     assert not (path / "heads.work" / "joint.safetensors").exists()
     origin = load_model(model, dtype="float32")
     with pytest.raises(HeadsError, match="trained on another base model"):
@@ -228,6 +231,18 @@ def test_heads_that_exist_already_spare_the_first_stage(model: str, tuned: tuple
     assert result.tuned == replace(tuned[1].tuned or pytest.fail(), path=tmp_path / "tuned")
     for name, value in load_heads(tmp_path / "heads").tensors.items():
         np.testing.assert_array_equal(value, load_heads(tuned[0] / "heads").tensors[name])
+
+
+def test_the_base_is_calibrated_unless_told_otherwise(model: str, tuned: tuple[Path, TrainResult], tmp_path: Path) -> None:
+    first = tuned[0] / "heads.work" / "first"
+    found = {}
+    for calibrate in (True, False):
+        settings = SETTINGS.changed(joint_epochs=1, calibrate=calibrate)
+        result = run(model, tmp_path, init=first, settings=settings, resume=False)
+        factor = json.loads((tmp_path / "heads" / "training.json").read_text())["tuned"]["logit_factor"]
+        found[calibrate] = (factor, result.tuned or pytest.fail())
+    assert found[False][0] == 1.0 != found[True][0]
+    assert found[True][1].quality.divergence < found[False][1].quality.divergence
 
 
 def test_a_run_that_harms_the_model_is_marked(model: str, tuned: tuple[Path, TrainResult], tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ class TrainSettings:
     heads_weight: float = 0.05  # of the heads' loss beside the base's distance from what it was (lambda_0)
     lora_rank: int = 32  # of the base's adapters
     lora_alpha: float = 16.0  # alpha / rank scales what an adapter adds
+    calibrate: bool = True  # scale the base's logits until they are as sure as they were, on text that was learned from
     max_harm: float = 0.01  # share by which held-out perplexity of the base may rise
     max_divergence: float = 0.05  # nats a place by which the base may differ from what it was
     seed: int = 0
@@ -161,7 +162,7 @@ _NOT_NEGATIVE = (
 )
 JOINT = (
     "joint_share", "joint_epochs", "joint_rows", "joint_rate", "base_rate", "heads_weight", "lora_rank", "lora_alpha",
-    "max_harm", "max_divergence",
+    "calibrate", "max_harm", "max_divergence",
 )  # fmt: skip
 """Settings that only a run which trains the base as well can follow."""
 

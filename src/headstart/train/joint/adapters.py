@@ -5,11 +5,11 @@ LoRA (Hu et al. 2022, section 4.1) adds to every linear layer of the decoder a p
     y = W x + (alpha / r) U D x        D [r, in] random at first, U [out, r] = 0 at first
 
 so that a fresh adapter changes nothing, and that an adapter which is left away gives the original model back: the teacher of
-Medusa-2 costs no second copy of the weights (Cai et al. 2024, section 2.3.2). The final norm's weight learns beside them, as a
-difference; a model's fingerprint (``target/fingerprint.py``) sees that norm, so the result is told apart from its origin: where
-rounding to bfloat16 would swallow all of its change, the weight that is nearest to the next value goes there. The output matrix
-stays as it is: it may be tied to the embedding, and heads read its rows. (The paper adapts it as well, and drops out a
-twentieth of an adapter's inputs, which ours does not.)
+Medusa-2 costs no second copy of the weights (Cai et al. 2024, section 2.3.2). The final norm's weight (and bias, if it has one)
+learns beside them, as a difference; a model's fingerprint (``target/fingerprint.py``) sees that norm, so the result is told
+apart from its origin: where rounding to bfloat16 would swallow all of its change, the weight that is nearest to the next value
+goes there. The output matrix stays as it is: it may be tied to the embedding, and heads read its rows. (The paper adapts it as
+well, and drops out a twentieth of an adapter's inputs, which ours does not.)
 
 :meth:`Adapters.merged` puts W + (alpha / r) U D in the place of W: an ordinary model, without adapters.
 
@@ -30,7 +30,7 @@ from torch.nn import functional
 from headstart.errors import TrainingError
 
 PREFIX = "base."  # of the names of what of the base learns, beside the names of the heads' tensors
-_NORM = f"{PREFIX}norm"
+_NORM = f"{PREFIX}norm."
 _NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
 
 
@@ -48,6 +48,7 @@ class Adapters:
             what = "linear layers" if not self._linears else "final norm"
             raise TrainingError(f"{type(module).__name__} has no {what} that could learn; train heads alone")
         self._norm: Any = norm
+        self._norm_names = [name for name in ("weight", "bias") if getattr(norm, name, None) is not None]
         self._rank, self._scale = rank, alpha / rank
 
     def fresh(self, seed: int) -> dict[str, Tensor]:
@@ -60,7 +61,23 @@ class Adapters:
             device = layer.weight.device
             tensors[f"{PREFIX}{name}.down"] = torch.from_numpy(down).to(device)
             tensors[f"{PREFIX}{name}.up"] = torch.zeros(layer.out_features, self._rank, device=device)
-        return tensors | {_NORM: torch.zeros_like(self._norm.weight, dtype=torch.float32)}
+        for name in self._norm_names:
+            tensors[_NORM + name] = torch.zeros_like(getattr(self._norm, name), dtype=torch.float32)
+        return tensors
+
+    def scaled(self, tensors: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
+        """Adapters with which the final norm gives ``factor`` times as much as with these.
+
+        Classes differ in what they do with a norm's weight (Gemma adds 1 to it), so its effect is looked at, on a state of mean
+        0 and square 1 and on that state's negative.
+        """
+        signs = torch.ones_like(self._norm.weight)
+        signs[1::2] = -1
+        with torch.no_grad(), self.on(tensors):
+            one, other = (self._norm(sign * signs[None])[0].float() for sign in (1, -1))
+        parts = {"weight": (one - other) / 2 * signs, "bias": (one + other) / 2}
+        grown = {_NORM + name: tensors[_NORM + name] + (factor - 1) * parts[name] for name in self._norm_names}
+        return dict(tensors) | grown
 
     @contextmanager
     def on(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
@@ -69,15 +86,16 @@ class Adapters:
             for name, layer in self._linears.items():
                 down, up = tensors[f"{PREFIX}{name}.down"], tensors[f"{PREFIX}{name}.up"]
                 stack.callback(layer.register_forward_hook(self._hook(down, up)).remove)
-            weight = self._norm.weight
-            stack.callback(self._norm._parameters.__setitem__, "weight", weight)
-            self._norm._parameters["weight"] = (weight + tensors[_NORM]).to(weight.dtype)
+            for name in self._norm_names:
+                value = getattr(self._norm, name)
+                stack.callback(self._norm._parameters.__setitem__, name, value)
+                self._norm._parameters[name] = (value + tensors[_NORM + name]).to(value.dtype)
             yield
 
     @contextmanager
     def merged(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
         """The model's own weights are the adapted ones inside the block, rounded to its dtype."""
-        places: list[tuple[Tensor, Tensor]] = [(self._norm.weight, tensors[_NORM])]
+        places: list[tuple[Tensor, Tensor]] = [(getattr(self._norm, name), tensors[_NORM + name]) for name in self._norm_names]
         for name, layer in self._linears.items():
             product = tensors[f"{PREFIX}{name}.up"].detach() @ tensors[f"{PREFIX}{name}.down"].detach()
             places.append((layer.weight, self._scale * product))
@@ -85,7 +103,8 @@ class Adapters:
         try:
             for parameter, change in places:
                 parameter.data = (parameter.data.float() + change.detach()).to(parameter.dtype)
-            self._norm.weight.data = told_apart(originals[0], self._norm.weight.data, tensors[_NORM].detach())
+            change = tensors[f"{_NORM}weight"].detach()
+            self._norm.weight.data = told_apart(originals[0], self._norm.weight.data, change)
             yield
         finally:
             for (parameter, _), original in zip(places, originals, strict=True):

@@ -24,7 +24,7 @@ from headstart.train.corpus import Document
 from headstart.train.forms import form_of
 from headstart.train.frozen import halves
 from headstart.train.joint.adapters import split
-from headstart.train.joint.objective import JointObjective, base_logits, states_of
+from headstart.train.joint.objective import JointObjective, base_logits, some_of, states_of
 from headstart.train.joint.quality import Quality, quality
 from headstart.train.settings import TrainSettings
 from headstart.train.trainer import Measured
@@ -53,11 +53,7 @@ class HeldOut:
 
     def __init__(self, base: Base, documents: Sequence[Document], settings: TrainSettings) -> None:
         self._settings, self._base = settings, base
-        self.documents: list[Document] = []
-        for document in sorted(documents, key=lambda document: document.digest):
-            if sum(map(num_rows, self.documents)) >= settings.evaluation_rows:
-                break
-            self.documents.append(document)
+        self.documents = some_of(documents, settings.evaluation_rows)
         self._originals = self.states(base.model)
         self._tokens = batch_of(self._originals, torch.zeros(len(self._originals), dtype=torch.long), self.documents).roots
 

@@ -66,6 +66,16 @@ class Texts:
         return TextBatch(chosen, batch_of(torch.empty(rows, 0), torch.zeros(rows, dtype=torch.long), chosen))
 
 
+def some_of(documents: Sequence[Document], rows: int) -> list[Document]:
+    """Documents with about ``rows`` rows in sum, the same ones whatever their order."""
+    chosen: list[Document] = []
+    for document in sorted(documents, key=lambda document: document.digest):
+        if sum(map(num_rows, chosen)) >= rows:
+            break
+        chosen.append(document)
+    return chosen
+
+
 def states_of(module: torch.nn.Module, documents: Sequence[Document], device: torch.device) -> Tensor:
     """Hidden states [n, D] of the rows of these documents, by the model as it is now.
 

@@ -6,17 +6,18 @@
     heads/                the heads, for that model: its fingerprint is not the original's
 
 Heads that know nothing would pull the base about, so they learn first (Cai et al. 2024, section 2.2.2). In the joint stage the
-heads' learning rate is four times the base's. Of the measured tensors those are kept whose predicted L is best among those that
-leave the base within its bounds: held-out perplexity risen by ``max_harm`` at most, and ``max_divergence`` from what it was
-(text of other people may become likelier while the model forgets what it said itself). If there are none but the untouched
-ones, the last are saved, and both the result and the folder say that they are out of bounds.
+heads' learning rate is four times the base's. Before tensors are measured or saved, the base is made as sure as it was
+(``calibration.py``). Of the measured tensors those are kept whose predicted L is best among those that leave the base within
+its bounds: held-out perplexity risen by ``max_harm`` at most, and ``max_divergence`` from what it was (text of other people may
+become likelier while the model forgets what it said itself). If there are none but the untouched ones, the last are saved, and
+both the result and the folder say that they are out of bounds.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from headstart.train.data import require_supervised, supervised_share
 from headstart.train.forms import FORMS, form_of
 from headstart.train.frozen import FrozenRun, on_device, require_same, same_documents
 from headstart.train.joint.adapters import PREFIX, Adapters, split
+from headstart.train.joint.calibration import Calibration
 from headstart.train.joint.held_out import HeldOut, Judged
 from headstart.train.joint.objective import JointObjective, TextBatch, Texts
 from headstart.train.losses import Objective
@@ -39,7 +41,30 @@ from headstart.train.model_folder import check_model_place, save_model
 from headstart.train.record import provenance
 from headstart.train.result import Event, Report, TrainResult, Tuned
 from headstart.train.settings import TrainSettings
-from headstart.train.trainer import Trainer
+from headstart.train.trainer import Measured, Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """How tensors are measured."""
+
+    held_out: HeldOut
+    objective: JointObjective
+    calibration: Calibration | None
+
+    def measured(self, tensors: Mapping[str, Tensor]) -> Measured:
+        """Heads and base as they would be saved now."""
+        calibrated, factor = self.calibrated(tensors)
+        found = self.held_out.measured(self.objective, calibrated)
+        return replace(found, notes={**found.notes, "logit_factor": factor})
+
+    def calibrated(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+        """Tensors as they are saved, and the factor on the base's logits."""
+        if self.calibration is None:
+            return dict(tensors), 1.0
+        of_heads, of_base = split(tensors)
+        of_base, factor = self.calibration.applied(of_base)
+        return of_heads | of_base, factor
 
 
 class JointRun:
@@ -77,14 +102,14 @@ class JointRun:
             raise RequestError(
                 f"the heads in {init} read prompts or features, which a model that changes cannot give; train others"
             )
-        trainer, held_out, objective = self._trainer(base, heads, documents, asked)
+        trainer, judge = self._trainer(base, heads, documents, asked)
         deadline = self.started + 60 * self.settings.minutes if self.settings.minutes else None
         if about is not None:
             trainer.resume(self.checkpoint)
         else:
             trainer.plan(None if deadline is None else deadline - time.monotonic())
         trainer.run(deadline)
-        return self._finish(base, trainer, held_out, objective, documents, data)
+        return self._finish(base, trainer, judge, documents, data)
 
     def _first_stage(
         self,
@@ -108,41 +133,47 @@ class JointRun:
 
     def _trainer(
         self, base: Base, heads: Heads, documents: list[Document], asked: Mapping[str, Any]
-    ) -> tuple[Trainer[TextBatch], HeldOut, JointObjective]:
+    ) -> tuple[Trainer[TextBatch], _Judge]:
         settings = self.settings
         form = form_of(heads.config, base.model)
         adapters = Adapters(base.model.module, settings.lora_rank, settings.lora_alpha)
         objective = JointObjective(Objective.of(base, form, settings, settings.heads_weight), base.model, adapters)
         held_out_numbers, learned = held_apart(documents, settings.held_out)
         held_out = HeldOut(base, [documents[i] for i in held_out_numbers], settings)
+        calibration = None
+        if settings.calibrate:
+            read = [documents[i] for i in learned]
+            calibration = Calibration(base.model, adapters, read, settings.evaluation_rows, settings.chunk_rows)
+        judge = _Judge(held_out, objective, calibration)
         trainer = Trainer(
             objective,
             on_device(form.trained(heads), base) | adapters.fresh(settings.seed),
             Texts(documents),
             learned,
             settings.changed(epochs=settings.joint_epochs, batch_rows=settings.joint_rows, learning_rate=settings.joint_rate),
-            evaluate=lambda tensors: held_out.measured(objective, tensors),
+            evaluate=judge.measured,
             rate_of=lambda name: settings.base_rate if name.startswith(PREFIX) else 1.0,
             keep=lambda tensors, found, progress: save_checkpoint(self.best, tensors, progress, {"acceptance": asdict(found)}),
             checkpoint=self.checkpoint,
             about={"settings": asked, "documents": len(documents), "covers": fingerprint_of(documents)},
             report=self._told,
         )
-        return trainer, held_out, objective
+        return trainer, judge
 
     def _finish(
         self,
         base: Base,
         trainer: Trainer[TextBatch],
-        held_out: HeldOut,
-        objective: JointObjective,
+        judge: _Judge,
         documents: list[Document],
         data: str | Path | None,
     ) -> TrainResult:
         """Save the model with what was learned merged in, and its heads; both say what it cost the base."""
-        progress = trainer.progress
-        of_heads, of_base = split(self._chosen(trainer, base))
+        held_out, objective, progress = judge.held_out, judge.objective, trainer.progress
+        calibrated, factor = judge.calibrated(self._chosen(trainer, base))
+        of_heads, of_base = split(calibrated)
         origin: dict[str, Any] = provenance(base, documents, progress, data, self.settings.seed, self.started)
+        origin["logit_factor"] = factor
         origin["origin"] = {"fingerprint": base.identity.fingerprint, "name": base.identity.name}
         with objective.adapters.on(of_base):
             trained = held_out.states(base.model)
@@ -158,7 +189,7 @@ class JointRun:
         card = HeadsCard(replace(found.identity, name=self.model_out.name), found.acceptance, origin | found.marks())
         values = {name: tensor.detach().float().cpu().numpy() for name, tensor in of_heads.items()}
         save_heads(self.out, objective.heads.form.heads(values, card))
-        self._record(documents, progress, found.marks())
+        self._record(documents, progress, found.marks() | {"logit_factor": factor})
         if progress.step >= progress.total_steps:
             self.checkpoint.unlink(missing_ok=True)
             self.best.unlink(missing_ok=True)
