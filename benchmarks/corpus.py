@@ -1,10 +1,12 @@
 """How fast a model writes its own training text on the native engine, as `headstart train` lets it.
 
-    python benchmarks/corpus.py RECORD [--dtypes auto,bfloat16] [--batches 64] [--seconds 40] [--corpus FOLDER]
+    python benchmarks/corpus.py RECORD --corpus FOLDER [--dtype auto|stored|bfloat16|..] [--batch 64] [--seconds 55]
 
-For each dtype of the weights and each number of conversations at once the writer runs for `--warm` seconds, until answers end
-as often as they begin, and is then counted for `--seconds`: tokens that it writes a second, and supervised ones among them,
-which are those of answers in finished documents (the rest are users' turns, and what comes to nothing). Saving is in the time.
+A call is one sitting of a corpus in FOLDER, which later calls go on with; the record takes a run more each time. The writer
+runs for `--warm` seconds, until answers end as often as they begin, and is then counted for `--seconds`: all tokens that it
+writes a second, and the supervised ones among them, which are those of answers in finished documents. The rest are users' turns
+and what came to nothing. Saving documents and their hidden states is in the time. Calls with different dtypes by turns have the
+machine's moods alike.
 
 The bandwidth of the machine's memory is read before and behind each run: it moves with the neighbours, and the writer with it.
 """
@@ -13,77 +15,66 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import forwards
+from cut_record import begun
 
 from headstart import _native
 from headstart.heads.base import BaseIdentity
-from headstart.measure.environment import commit, machine, versions
 from headstart.measure.report import check_writable, save_json
 from headstart.target.loading import load_model
 from headstart.target.machine import runtime
 from headstart.train import TrainSettings
-from headstart.train.base import TokenizerCodec
+from headstart.train.base import TokenizerCodec, writing_target
 from headstart.train.capture import StateFiles
 from headstart.train.corpus import Corpus
 from headstart.train.filling import fill
+from headstart.train.generation import copying
 from headstart.train.writer import Writer
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("record", type=Path)
+    parser.add_argument(
+        "--corpus", type=Path, required=True, help="folder that takes what is written, a corpus for each setting"
+    )
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--dtypes", default="auto,bfloat16")
-    parser.add_argument("--batches", default=str(TrainSettings().writer_batch))
-    parser.add_argument("--warm", type=float, default=30.0)
-    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--dtype", default=TrainSettings().writer_dtype)
+    parser.add_argument("--batch", type=int, default=TrainSettings().writer_batch)
+    parser.add_argument("--warm", type=float, default=25.0)
+    parser.add_argument("--seconds", type=float, default=55.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--corpus", type=Path, help="folder that takes what is written; without it nothing is kept")
     wanted = parser.parse_args()
     check_writable(wanted.record)
-    runs = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for dtype in wanted.dtypes.split(","):
-            for batch in map(int, wanted.batches.split(",")):
-                place = (wanted.corpus or Path(scratch)) / f"{dtype}-{batch}"
-                runs.append(run(wanted, dtype, batch, place))
-                print(runs[-1], file=sys.stderr)
-    save_json(
-        wanted.record,
-        {
-            "format": "headstart-corpus-speed",
-            "version": 1,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": commit(),
-            "versions": versions(),
-            "machine": machine() | runtime("native"),
-            "model": wanted.model,
-            "warm": wanted.warm,
-            "seconds": wanted.seconds,
-            "runs": runs,
-        },
-    )
+    settings = {name: getattr(wanted, name) for name in ("model", "warm", "seconds", "seed")}
+    record = begun(wanted.record, "headstart-corpus-speed", 2, settings, runtime=runtime("native"), runs=[])
+    record["runs"].append(run(wanted))
+    print(record["runs"][-1], file=sys.stderr)
+    save_json(wanted.record, record)
 
 
-def run(wanted: argparse.Namespace, dtype: str, batch: int, place: Path) -> dict[str, Any]:
-    """Tokens a second of one setting."""
-    loaded = load_model(wanted.model, dtype=dtype, engine="native")
-    target, settings = loaded.target, TrainSettings(writer_batch=batch, seed=wanted.seed)
+def run(wanted: argparse.Namespace) -> dict[str, Any]:
+    """Tokens a second of one sitting."""
+    target, _ = writing_target(wanted.model, wanted.dtype)
+    if target is None:
+        sys.exit(f"{wanted.model} cannot run on the native engine")
+    settings = TrainSettings(writer_batch=wanted.batch, seed=wanted.seed)
+    place = wanted.corpus / f"{target.dtype}-{wanted.batch}"
     corpus = Corpus(place / "corpus", BaseIdentity.of(target).fingerprint)
-    states = StateFiles(place / "states", (), target, settings.states_dtype)
+    before = corpus.read()
+    states = StateFiles(place / "states", before, target, settings.states_dtype)
     writer = Writer(
         target,
-        TokenizerCodec(loaded.tokenizer),
-        batch=batch,
+        TokenizerCodec(load_model(wanted.model, engine="native").tokenizer),
+        batch=wanted.batch,
         answer_tokens=settings.answer_tokens,
         question_tokens=settings.question_tokens,
         seed=wanted.seed,
+        proposer=copying(target),
     )
     seen: list[tuple[float, int, int]] = []  # when, supervised tokens so far, all tokens so far
 
@@ -100,8 +91,9 @@ def run(wanted: argparse.Namespace, dtype: str, batch: int, place: Path) -> dict
     seconds = last[0] - first[0]
     return {
         "dtype": target.dtype,
-        "batch": batch,
-        "documents": len(documents),
+        "batch": wanted.batch,
+        "documents_before": len(before),
+        "documents": len(documents) - len(before),
         "supervised_per_second": (last[1] - first[1]) / seconds,
         "written_per_second": (last[2] - first[2]) / seconds,
         "seconds": seconds,

@@ -241,23 +241,24 @@ def curve(file: str) -> str:
 
 
 def writing(file: str) -> str:
-    """How fast a model writes its own training text, by the dtype of its weights and the conversations at once."""
+    """How fast a model writes its own training text, run by run: weights, conversations at once, what stood before."""
     record = read(file)
     rows = [
         [
             run["dtype"],
             str(run["batch"]),
+            str(run["documents_before"]),
             f"{run['written_per_second']:.0f}",
             f"{run['supervised_per_second']:.0f}",
             " to ".join(f"{gigabytes:.0f}" for gigabytes in sorted(run["bandwidth_gb_s"])),
         ]
         for run in record["runs"]
     ]
-    header = ["weights", "conversations at once", "tokens/s written", "supervised tokens/s", "memory, GB/s"]
-    machine = record["machine"]
+    header = ["weights", "conversations at once", "behind documents", "tokens/s written", "supervised tokens/s", "memory, GB/s"]
+    machine, settings, runtime = record["machine"], record["settings"], record["runtime"]
     how = (
-        f"*{record['model']}, native engine, {machine['threads']} threads, {record['seconds']:.0f} seconds each; "
-        f"{machine['cpu']}, {machine['isa']}; {when(record)}.*"
+        f"*{settings['model']}, native engine, {runtime['threads']} threads, {settings['seconds']:.0f} seconds each, in their "
+        f"order; {machine['cpu']}, {runtime['isa']}; {when(record)}.*"
     )
     return table(header, rows) + "\n\n" + how
 

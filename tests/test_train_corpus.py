@@ -10,24 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chat_model import END, chat_tokenizer, tiny_base
 from headstart.errors import DataError, RequestError
-from headstart.target.base import Target
+from headstart.proposers.base import Proposer
+from headstart.proposers.suffix import SuffixProposer
+from headstart.target.base import HIDDEN, Target
 from headstart.target.hf import HfTarget
+from headstart.target.loading import load_model
 from headstart.train.base import TokenizerCodec
 from headstart.train.capture import Captured, Online, StateFiles
 from headstart.train.corpus import DOCUMENTS, META, Corpus, Document, fingerprint_of
 from headstart.train.data import read_jsonl, require_supervised, supervised_share
 from headstart.train.filling import fill
-from headstart.train.generation import Order, Scribe, Text, loops
+from headstart.train.generation import Order, Scribe, Text, copying
+from headstart.train.loops import before_loop, loops, repeated_share
 from headstart.train.settings import TrainSettings
 from headstart.train.template import Turns, encode_chat
 from headstart.train.vocabulary import choose_draft_vocab
 from headstart.train.writer import Writer
-from scripted import random_target, table_target
+from scripted import MixProposer, random_target, table_target
 from tiny import tiny_llama, tiny_mistral
 
 CODEC = TokenizerCodec(chat_tokenizer())
@@ -115,12 +119,100 @@ def test_a_text_goes_on_behind_what_its_slot_holds_and_prompts_share_a_forward()
     assert [len(tree) for _, tree in target.feeds[0]] == [2, len(whole) + 1]
 
 
+@given(seed=st.integers(0, 99), width=st.integers(1, 3), temperature=st.sampled_from([0.0, 0.7, 1.0]), layers=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_drafts_change_the_number_of_steps_and_nothing_else(seed: int, width: int, temperature: float, layers: bool) -> None:
+    prompts = ([5, 6, 7], [9], list(range(3, 23)))
+
+    def run(drafts: bool) -> tuple[list[Order], list[Text], list[tuple[int, ...]], int]:
+        target = random_target(seed, 30, memory=2, end_tokens=(END,))
+        target.watch((0, HIDDEN) if layers else ())
+        orders = [order(target, prompt, temperature=temperature, seed=i, max_new=40) for i, prompt in enumerate(prompts)]
+        proposer = MixProposer(target, width=width, seed=seed) if drafts else None
+        texts = written(target, orders, prompt_rows=9, proposer=proposer, layers=target.watched)
+        assert proposer is None or not proposer.known
+        return orders, texts, [target.tokens(each.slot) for each in orders], len(target.feeds)
+
+    plain, drafted = run(drafts=False), run(drafts=True)
+    assert drafted[2] == plain[2] and drafted[3] <= plain[3]
+    for mine, own, text, other in zip(drafted[0], plain[0], drafted[1], plain[1], strict=True):
+        assert text.tokens == other.tokens
+        np.testing.assert_array_equal(text.hidden, other.hidden)
+        np.testing.assert_array_equal(text.greedy, other.greedy)
+        if layers:
+            np.testing.assert_array_equal(np.concatenate(mine.read), np.concatenate(own.read))
+
+
+def test_what_repeats_itself_is_copied() -> None:
+    words = [*range(5, 25)] * 3
+    target = table_target([*words, END], 30, end_tokens=(END,))
+    (text,) = written(target, [order(target, words[:1], max_new=70)], proposer=SuffixProposer())
+    assert list(text.tokens) == [*words[1:], END]
+    assert len(target.feeds) < 40 and max(len(tree) for _, tree in target.feeds[-3]) > 4
+
+
+def test_a_hint_is_copied_from_and_changes_no_token() -> None:
+    target = random_target(3, 40)
+    (text,) = written(target, [order(target, [4, 5, 6])])
+    target.feeds.clear()
+    (again,) = written(target, [order(target, [4, 5, 6], hint=(5, 6, *text.tokens))], proposer=SuffixProposer())
+    assert again.tokens == text.tokens and len(target.feeds) < 15
+
+
+def test_an_order_may_be_to_read_only() -> None:
+    target = random_target(3, 40)
+    reading, writing = order(target, list(range(3, 33)), max_new=0, keep_states=False), order(target, [7], max_new=2)
+    texts = written(target, [reading, writing], prompt_rows=8)
+    assert [len(text.tokens) for text in texts] == [0, 2]
+    assert list(target.tokens(reading.slot)) == reading.prompt
+    with pytest.raises(ValueError, match="a row of its prompt"):
+        Scribe(target).add(Order(reading.slot, reading.prompt, 0.0, 5, ENDS, 0))
+
+
+def test_the_native_engine_writes_the_same_with_drafts() -> None:
+    target = load_model("smollm2", engine="native", dtype="bfloat16").target
+    prompts = [CODEC.encode(text) for text in ("one two three one two", "tell", "again and again and again and")]
+
+    def texts(proposer: Proposer | None) -> tuple[list[Text], int]:
+        scribe, num_steps, found = Scribe(target, proposer=proposer), 0, dict[int, Text]()
+        orders = [
+            order(target, prompt, temperature=i / 2, seed=i, max_new=40, stop_tokens=frozenset())
+            for i, prompt in enumerate(prompts)
+        ]
+        for each in orders:
+            scribe.add(each)
+        while scribe.num_running:
+            found |= {id(each): text for each, text in scribe.step()}
+            num_steps += 1
+        return [found[id(each)] for each in orders], num_steps
+
+    (plain, num_plain), (drafted, num_drafted) = texts(None), texts(copying(target))
+    assert num_drafted < num_plain
+    for mine, own in zip(drafted, plain, strict=True):
+        assert mine.tokens == own.tokens
+        np.testing.assert_array_equal(mine.hidden, own.hidden)
+        np.testing.assert_array_equal(mine.greedy, own.greedy)
+
+
 def test_a_text_that_goes_round_in_circles_is_stopped() -> None:
     target = table_target({(4,): {5: 9.0}, (5,): {6: 9.0}, (6,): {4: 9.0}, (): {4: 9.0}}, 20)
     (text,) = written(target, [order(target, [4], max_new=500)])
     assert len(text.tokens) == 64 and loops(text.tokens)
     assert not loops(tuple(range(100))) and not loops((3,) * 20)
     assert loops((*range(40), *([7, 8] * 30)))
+
+
+def test_a_loop_is_found_soon_and_so_is_where_it_begins() -> None:
+    fresh, circle = tuple(range(100, 300)), (7, 8, 9, 10, 11)
+    for number in (0, 3, 40, 200):
+        text = (*fresh[:number], *circle * 12)
+        assert loops(text)
+        assert before_loop(text) == number + len(circle)  # the first time round is still new
+    late = (*fresh, *circle * 12)
+    assert repeated_share(late) < 0.3 and not loops(late[:240])
+    assert before_loop(fresh) == len(fresh) and before_loop(()) == 0 and not loops(fresh)
+    refrain = (*fresh[:60], *circle * 2, *fresh[60:90], *circle * 2, *fresh[90:120])
+    assert not loops(refrain) and before_loop(refrain) == len(refrain)
 
 
 def document(

@@ -19,13 +19,13 @@ from headstart.train.base import Base, TokenizerCodec
 from headstart.train.capture import StateFiles, hidden_states, num_rows
 from headstart.train.corpus import SECOND, Corpus, Document, statistics
 from headstart.train.filling import fill
-from headstart.train.generation import loops
 from headstart.train.kinds import BY_NAME, KINDS, can_open, excerpt, follow_up, open_turn
+from headstart.train.loops import loops
 from headstart.train.sentences import french, german_text, spanish
 from headstart.train.shares import Shares
 from headstart.train.template import Turns
 from headstart.train.writer import Writer, Written
-from scripted import ScriptedTarget, random_target, table_target
+from scripted import MixProposer, ScriptedTarget, random_target, table_target
 
 TOKENIZER = chat_tokenizer()
 CODEC = TokenizerCodec(TOKENIZER)
@@ -135,9 +135,10 @@ def test_each_first_question_is_answered_greedily_and_once_more_warmly() -> None
     assert len(whole) > 12 and all(cold == 0 < warm for cold, warm in whole)
 
 
-def test_greedy_documents_are_what_the_target_says_turn_by_turn() -> None:
+@pytest.mark.parametrize("drafts", [False, True])
+def test_greedy_documents_are_what_the_target_says_turn_by_turn(drafts: bool) -> None:
     target = chatty(1)
-    documents = [found.document for found in written(writer(target), 50)]
+    documents = [found.document for found in written(writer(target, proposer=MixProposer(target) if drafts else None), 50)]
     assert any(len(read.supervised) > 1 for read in documents)
     for read in documents:
         assert read.tokens[: len(TURNS.opening)] == TURNS.opening
@@ -150,9 +151,10 @@ def test_greedy_documents_are_what_the_target_says_turn_by_turn() -> None:
                 assert read.tokens[place] == logits.argmax()
 
 
-def test_states_of_written_documents_are_those_of_the_target() -> None:
+@pytest.mark.parametrize("drafts", [False, True])
+def test_states_of_written_documents_are_those_of_the_target(drafts: bool) -> None:
     target = chatty(2)
-    for found in written(writer(target), 30):
+    for found in written(writer(target, proposer=MixProposer(target) if drafts else None), 30):
         places = [place for start, stop in found.document.supervised for place in range(start, stop)]
         hidden, greedy, _ = found.states
         assert len(hidden) == len(greedy) == len(places) == num_rows(found.document)
@@ -171,9 +173,18 @@ def test_no_more_than_the_batch_is_in_flight_and_all_slots_are_given_back() -> N
         next(steps)
         opened.append(target.num_open)
     steps.close()
-    assert 7 <= max(opened) <= 10 + 1  # and what all of them begin with
+    assert 10 < max(opened) <= 2 * 10 + 1  # second answers wait for the first; and what all begin with
     assert target.num_open == 0
     assert max(len(batch) for batch in target.feeds) <= 10
+
+
+def test_a_prompt_is_read_once_for_both_of_its_answers() -> None:
+    target = chatty(3)
+    documents = [found.document for found in written(writer(target, kinds=(BY_NAME["translation"],)), 60)]
+    prompts = {read.tokens[: read.supervised[0][0]] for read in documents}
+    read_rows = sum(len(tree) for batch in target.feeds for _, tree in batch if len(tree) > 1)
+    assert len(prompts) < 40
+    assert read_rows < 1.5 * sum(map(len, prompts))  # with those that are in flight, and further turns
 
 
 def test_what_was_written_counts_every_token_that_was_drawn() -> None:
@@ -258,6 +269,30 @@ def test_of_texts_that_go_round_in_circles_a_small_share_is_kept() -> None:
     spans = [read.tokens[start:stop] for read in documents for start, stop in read.supervised]
     looping = sum(len(text) for text in spans if loops(text))
     assert 0 < looping <= 0.1 * sum(map(len, spans))
+
+
+def falling_into_a_circle(prefix: tuple[int, ...]) -> Any:
+    """Answers say something new for forty tokens, and then the same three for ever."""
+    logits = np.random.default_rng(abs(hash(prefix)) % 2**32).standard_normal(TOKENIZER.vocab_size) * 2
+    marker = TURNS.user_to_assistant
+    starts = [i for i in range(len(prefix) - len(marker) + 1) if prefix[i : i + len(marker)] == marker]
+    if starts and END not in prefix[starts[-1] + len(marker) :]:
+        logits[END] = -9
+        if len(prefix) - starts[-1] - len(marker) >= 40:
+            logits[6 + len(prefix) % 3] += 99
+    return logits.astype(np.float32)
+
+
+def test_an_answer_that_falls_into_a_circle_is_kept_up_to_there_with_its_states() -> None:
+    target = ScriptedTarget(falling_into_a_circle, TOKENIZER.vocab_size, end_tokens=(END,))
+    found = written(writer(target, answer_tokens=200), 40)
+    cut = [one for one in found if not loops(one.document.tokens[one.document.supervised[0][0] :])]
+    assert len(cut) > 30  # the others are the few that may be kept
+    for one in cut:
+        (start, stop), states = one.document.supervised[0], one.states
+        assert stop == len(one.document.tokens) and 40 <= stop - start <= 43
+        assert len(states.hidden) == len(states.greedy) == stop - start
+    assert target.num_open == 0
 
 
 def test_the_statistics_of_a_corpus_are_of_its_kinds() -> None:
@@ -352,6 +387,23 @@ def test_the_native_engine_writes_where_it_can_run_the_model(monkeypatch: pytest
     places = Places(native).put(monkeypatch)
     made = Base.of("toy", "float32")
     assert made.target is native and made.model.width == 32
+    assert places.asked == [("hf", "float32"), ("native", "auto")]
+
+
+@pytest.mark.parametrize(("isa", "written_in"), [("amx", "bfloat16"), ("avx512", "auto")])
+def test_blocks_are_written_in_bfloat16_where_that_is_faster(
+    isa: str, written_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = chatty()
+    native.dtype = "q4_1"
+    places = Places(native).put(monkeypatch)
+    monkeypatch.setattr(base_module, "runtime", lambda engine: {"threads": 2, "isa": isa})
+    made = Base.of("toy", "float32")
+    assert places.asked[1:] == [("native", dtype) for dtype in dict.fromkeys(("auto", written_in))]
+    made.as_loaded()
+    assert places.asked[-1] == ("native", "auto")
+    places.asked.clear()
+    assert Base.of("toy", "float32", "stored").as_loaded() is native
     assert places.asked == [("hf", "float32"), ("native", "auto")]
 
 

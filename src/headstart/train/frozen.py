@@ -41,6 +41,7 @@ from headstart.train.decoded import IN_TRAINING_NODES, HeldOutPrompts
 from headstart.train.duplicates import without_copies
 from headstart.train.filling import fill
 from headstart.train.forms import FORMS, Form, form_of, refuse_other_form
+from headstart.train.generation import copying
 from headstart.train.inputs import Reading
 from headstart.train.losses import Objective
 from headstart.train.mixture import kinds_of
@@ -224,7 +225,13 @@ class FrozenRun:
         folder = Corpus(
             Path(corpus) if corpus else self.work / "corpus",
             base.identity.fingerprint,
-            {"seed": settings.seed, "batch": settings.writer_batch, "answer_tokens": settings.answer_tokens},
+            {
+                "engine": base.target.engine,
+                "dtype": base.target.dtype,
+                "seed": settings.seed,
+                "batch": settings.writer_batch,
+                "answer_tokens": settings.answer_tokens,
+            },
         )
         if folder.is_torn:
             self.report(Event("write", f"the last line of {folder.folder} was cut in the middle; it is left out"))
@@ -253,6 +260,7 @@ class FrozenRun:
             seed=settings.seed,
             kinds=kinds_of(settings.kinds, settings.mixture),
             reading=None if settings.online else self.reading,
+            proposer=copying(base.target),
         )
         if (settings.kinds or settings.mixture) and not base.codec.has_template:
             raise RequestError(

@@ -29,7 +29,7 @@ class TrainSettings:
     corpus_tokens: int = 2_000_000  # supervised tokens, at most
     corpus_share: float = 0.7  # of the minutes, for writing
     writer_batch: int = 64  # conversations written at once
-    writer_dtype: str = "auto"  # of the native engine while it writes and is captured, as load takes it
+    writer_dtype: str = "auto"  # of the native engine while it writes; auto: the fastest there; stored: the file's
     answer_tokens: int = 260  # longest answer written
     question_tokens: int = 110  # a user's turn that has not ended by then is thrown away
     kinds: str = ""  # JSON file of the kinds of conversation to write, in place of those that are built in
@@ -109,7 +109,7 @@ class TrainSettings:
         _require(
             len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), self, "betas", "two numbers from 0 to below 1"
         )
-        _require(isinstance(self.writer_dtype, str), self, "writer_dtype", "the name of a dtype, or auto")
+        _require(isinstance(self.writer_dtype, str), self, "writer_dtype", "the name of a dtype, auto or stored")
         _require(self.output in ("base", "own"), self, "output", '"base" or "own"')
         for name in ("states_dtype", "base_dtype"):
             _require(getattr(self, name) in ("float32", "bfloat16", "float16"), self, name, "float32, bfloat16 or float16")

@@ -94,8 +94,9 @@ class SeveralRun:
         held_out, _ = held_apart(prepared.documents, self.settings.held_out)
         texts = [prepared.documents[i] for i in held_out]
         settings = self.settings if self.settings.decoded_prompts else TrainSettings()  # here they are needed
-        prompts: HeldOutPrompts = prompts_of(base.target, texts, settings)
-        offers = offers_of(heads, prompts, profile_of(base.target))
+        target = base.as_loaded()
+        prompts: HeldOutPrompts = prompts_of(target, texts, settings)
+        offers = offers_of(heads, prompts, profile_of(target))
         write_json(self.out / OFFERS, [asdict(offer) for offer in offers])
         return _best(results, offers, time.monotonic() - self.started)
 

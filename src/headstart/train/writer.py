@@ -6,11 +6,12 @@ some have further turns. Each first question is answered twice, greedily, as tha
 temperature 0.5 or 0.8; long answers become the passages of later conversations.
 
 All that is in flight goes through one :class:`~headstart.train.generation.Scribe`. A conversation keeps its slot from turn to
-turn, and its second answer starts from a fork, so nothing is computed twice.
+turn, and its second answer starts from a fork behind the prompt, so nothing is computed twice. It waits until the first one is
+there, as the two often say the same, and what one said is drafted for the other.
 
-Only the answers are supervised. A question that was asked before, or that does not end, is thrown away, and of answers that go
-round in circles only a few are kept: the model does that in use as well, but such text teaches little. What is written depends
-on the seed and on how many documents stood before, so a writer that was stopped goes on with new text.
+Only the answers are supervised. A question that was asked before, or that does not end, is thrown away, and most answers that
+go round in circles are cut where they begin to: the model does that in use as well, but such text teaches little. What is
+written depends on the seed and on how many documents stood before, so a writer that was stopped goes on with new text.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import DataError
+from headstart.proposers.base import Proposer
 from headstart.target.base import Feed, Slot, Target
 from headstart.train.capture import DocumentStates
 from headstart.train.corpus import SECOND, Document, Span
-from headstart.train.generation import Order, Scribe, Text, loops, repeated_share
+from headstart.train.generation import Order, Scribe, Text
 from headstart.train.inputs import Reading
 from headstart.train.kinds import KINDS, Kind, can_open, follow_up, open_turn
+from headstart.train.loops import before_loop, loops, repeated_share
 from headstart.train.shares import Attempt, Shares
 from headstart.train.template import Codec, Turns
 from headstart.tree import Tree
@@ -43,6 +46,7 @@ _ENOUGH_PASSAGES = 16  # before which nothing is read
 _PASSAGE_WORDS = 100  # of an answer that may become a passage
 _MOST_REPEATED = 0.2  # of a passage
 _LOOPS = 0.08  # of the supervised tokens, for text that goes round in circles
+_HEADER = 4  # tokens of a prompt's end by which a second answer finds the beginning of the first
 _LEAST_ROOM = 16  # tokens of an answer that must fit behind a prompt
 _MOST_FAILURES = 500  # conversations in a row that come to nothing
 _TEXT = Kind("text", 1.0, ("",))
@@ -65,14 +69,17 @@ class _Talk:
     slot: Slot
     tokens: tuple[int, ...]
     is_asking: bool  # the user's turn is being written
+    is_reading: bool = False  # the first question is being read, up to its last row
     temperature: float | None = None  # of its answers; None until it has a first question
     spans: tuple[Span, ...] = ()
     answers: list[Text] = field(default_factory=list)
     read: list[NDArray[np.float32]] = field(default_factory=list)  # what is watched, of all rows that the slot holds
+    twin: _Talk | None = None  # which answers the first question when this one has
+    hint: tuple[int, ...] = ()  # the end of the question and its twin's answer
 
     @property
     def waits_for_twin(self) -> bool:
-        """Whether a second conversation will fork off when its question is written."""
+        """Whether a second conversation will fork off when its question is read."""
         return self.temperature is None
 
     def add(self, answer: Text) -> None:
@@ -96,19 +103,24 @@ class Writer:
         seed: int,
         kinds: Sequence[Kind] = KINDS,
         reading: Reading | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
-        """``batch``: conversations in flight; the longest answer and the longest user's turn in tokens.
+        """``batch``: conversations that are being written; the longest answer and the longest user's turn in tokens.
+
+        As many slots again may hold prompts whose second answer waits for the first.
 
         ``kinds`` of conversation; a model without a chat template knows but one. ``reading``: what else of the states is kept.
+        ``proposer``: see :class:`~headstart.train.generation.Scribe`.
         """
         self._target, self._codec, self._batch, self._seed = target, codec, batch, seed
         self._answer, self._question = answer_tokens, question_tokens
         self._turns = Turns.of(codec) if codec.has_template else None
         self._kinds = {kind.name: kind for kind in (kinds if self._turns else (_TEXT,))}
-        self._reading = reading
+        self._reading, self._proposer = reading, proposer
         self._opening: list[NDArray[np.float32]] = []  # what is watched of the rows that all conversations begin with
         self._scribe = self._fresh_scribe()
         self._talks: dict[int, _Talk] = {}  # by the order of its next turn
+        self._ready: deque[_Talk] = deque()  # twins that have waited long enough
         self.start(())
 
     @property
@@ -151,8 +163,12 @@ class Writer:
                 yield finished
         finally:
             for talk in self._talks.values():
+                for one in (talk, *([talk.twin] if talk.twin else ())):
+                    self._target.close(one.slot)
+            for talk in self._ready:
                 self._target.close(talk.slot)
             self._talks = {}
+            self._ready.clear()
             self._target.close(root)
         raise DataError("the model writes no usable text; give training data of your own")
 
@@ -162,9 +178,14 @@ class Writer:
         for order, text in self._scribe.so_far():
             talk = self._talks.pop(id(order))
             talk.read += order.read
-            if not talk.is_asking and len(text.tokens) >= _LEAST_ROOM and not loops(text.tokens):
+            text = _without_loop(text)
+            if not talk.is_asking and len(text.tokens) >= _LEAST_ROOM:
                 talk.add(text)
             written += self._close(talk)
+            if talk.twin:
+                self._close(talk.twin)
+        while self._ready:
+            self._close(self._ready.popleft())
         self._scribe = self._fresh_scribe()
         return written
 
@@ -179,12 +200,15 @@ class Writer:
             self._target.keep(root, tuple(range(len(opening))))
 
     def _fresh_scribe(self) -> Scribe:
-        return Scribe(self._target, layers=self._reading.layers if self._reading else ())
+        layers = self._reading.layers if self._reading else ()
+        return Scribe(self._target, layers=layers, proposer=self._proposer)
 
     def _admit(self, root: Slot) -> None:
-        """Start conversations while there is room for them and for the twins of those whose question is being written."""
-        talks = self._talks
-        while not talks or len(talks) + sum(talk.waits_for_twin for talk in talks.values()) + 2 <= self._batch:
+        """Start conversations while there is room for them, those first whose twin has answered."""
+        while len(self._talks) < self._batch:
+            if self._ready:
+                self._order(self._ready.popleft())
+                continue
             if self._failures >= _MOST_FAILURES:
                 break
             talk, going = self._fresh(root)
@@ -194,16 +218,17 @@ class Writer:
                 self._close(talk)
 
     def _order(self, talk: _Talk) -> None:
-        """Let the model write the next turn."""
+        """Let the model write the next turn, or read the first one."""
         longest = self._question if talk.is_asking else round(self._answer * talk.kind.answer_factor)
         order = Order(
             talk.slot,
-            talk.tokens,
+            talk.tokens[:-1] if talk.is_reading else talk.tokens,
             1.0 if talk.is_asking else talk.temperature or 0.0,
-            min(longest, self._room(talk.tokens)),
+            0 if talk.is_reading else min(longest, self._room(talk.tokens)),
             self._stops(talk),
             self._rng.getrandbits(62),
             keep_states=not talk.is_asking,
+            hint=talk.hint,
         )
         self._talks[id(order)] = talk
         self._scribe.add(order)
@@ -216,13 +241,15 @@ class Writer:
         return self._target.context_limit - len(tokens)
 
     def _fresh(self, root: Slot) -> tuple[_Talk, list[_Talk]]:
-        """A new conversation, and what is to be written of it: its question, or both answers to a whole request."""
+        """A new conversation, and itself if something is to be written of it."""
         passages = self._passages if len(self._passages) >= _ENOUGH_PASSAGES else ()
         attempt = self._shares.begin([kind.name for kind in self._kinds.values() if can_open(kind, passages)])
         if self._turns is None:
             temperature = self._rng.choice((0.0, *_WARM))
             start = self._start_of_text()
-            talk = _Talk(_TEXT, attempt, self._target.fork(root), start, False, temperature, read=list(self._opening))
+            talk = _Talk(
+                _TEXT, attempt, self._target.fork(root), start, False, temperature=temperature, read=list(self._opening)
+            )
             return talk, [talk]
         kind = self._kinds[attempt.kind]
         turn = open_turn(kind, self._rng, passages)
@@ -241,11 +268,18 @@ class Writer:
         return (*first, self._rng.randrange(self._target.vocab_size))
 
     def _next(self, talk: _Talk, text: Text) -> list[_Talk]:
-        """Take a finished turn; what is to be written next, or nothing if the conversation ends here."""
+        """Take a finished turn; the conversation itself if it goes on, or nothing if it ends here."""
+        if talk.is_reading:
+            return [self._forked(talk)]
         if talk.is_asking:
             ended = text.tokens[-1] in self._stops(talk)
             return self._answering(talk, (*talk.tokens, *text.tokens[:-1])) if ended else []
-        if len(text.tokens) < 2 or self._is_one_loop_too_many(text):
+        if talk.twin:
+            talk.twin.hint = (*talk.tokens[-_HEADER:], *text.tokens)
+            self._ready.append(talk.twin)
+        talk.twin, talk.hint = None, ()
+        text = self._without_excess(text)
+        if len(text.tokens) < 2:
             return []
         talk.add(text)
         ended = self._turns is not None and text.tokens[-1] in self._target.end_tokens
@@ -263,10 +297,16 @@ class Writer:
         if not talk.waits_for_twin:
             return [talk]
         self._asked.add(hash(prompt))
-        talk.temperature = 0.0
+        talk.is_reading = self._target.length(talk.slot) < len(prompt) - 1
+        return [talk if talk.is_reading else self._forked(talk)]
+
+    def _forked(self, talk: _Talk) -> _Talk:
+        """The conversation behind its first question, with a twin that waits."""
+        talk.is_reading, talk.temperature = False, 0.0
         talk.attempt.num_open += 1
-        twin = self._target.fork(talk.slot)
-        return [talk, replace(talk, slot=twin, temperature=self._rng.choice(_WARM), answers=[], read=list(talk.read))]
+        slot = self._target.fork(talk.slot)
+        talk.twin = replace(talk, slot=slot, temperature=self._rng.choice(_WARM), answers=[], read=list(talk.read))
+        return talk
 
     def _wants_more(self, talk: _Talk) -> bool:
         fits = self._room(talk.tokens) >= 2 * self._question + _LEAST_ROOM and len(talk.tokens) < _LONGEST
@@ -306,8 +346,12 @@ class Writer:
         states = np.concatenate(talk.read)
         return torch.from_numpy(np.concatenate([states[start:stop] for start, stop in self._reading.texts(document)]))
 
-    def _is_one_loop_too_many(self, text: Text) -> bool:
-        return loops(text.tokens) and self._num_looping + len(text.tokens) > _LOOPS * (self._num_tokens + len(text.tokens))
+    def _without_excess(self, text: Text) -> Text:
+        """An answer, without the part that goes round in circles if there are enough of those."""
+        size = len(text.tokens)
+        if not loops(text.tokens) or self._num_looping + size <= _LOOPS * (self._num_tokens + size):
+            return text
+        return _without_loop(text)
 
     def _remember(self, document: Document) -> None:
         """Count what was written; a long answer of plain words becomes a passage."""
@@ -326,3 +370,11 @@ class Writer:
 
 def _kind_of(document: Document) -> str:
     return document.kind.removesuffix(SECOND)
+
+
+def _without_loop(text: Text) -> Text:
+    """A text up to where it begins to go round in circles; nothing if too little is left, or that does the same."""
+    if not loops(text.tokens):
+        return text
+    number = before_loop(text.tokens)
+    return text.first(number if number >= _LEAST_ROOM and not loops(text.tokens[:number]) else 0)
