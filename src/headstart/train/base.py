@@ -3,7 +3,7 @@
 Two engines hold it. PyTorch has the matrices that the loss reads. What writes the corpus and gives the hidden states is the
 engine that the heads will decode with, native where it can run the model: it is much faster at writing, and its states are the
 ones that heads will see. Blocks of 4 or 8 bits, which are made for few rows, are turned into bfloat16 for it where the CPU
-multiplies that in tiles: with the rows of many texts it is twice as fast there.
+multiplies that in tiles: with the rows of many texts it is faster there, and its states are the blocks' up to their rounding.
 """
 
 from __future__ import annotations
