@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from headstart.cache import VARIABLE
 from headstart.plan.budget import allot
-from headstart.plan.chances import Chances, OwnChances
+from headstart.plan.chances import Chances, OwnChances, new_chances, new_own_chances
 from headstart.plan.members import Member
-from headstart.plan.offer import Offer
+from headstart.plan.offer import Offer, offer_of
 from headstart.plan.profile import Profile, interpolated, measured, spot_check
 from headstart.plan.profile_cache import KIND, key_of, profile_of
 from headstart.plan.stepcost import StepCost
 from headstart.proposers.base import Observation, Proposer, Sequence
+from headstart.proposers.walk import TreeWalk
 from headstart.tree import Tree
 from scripted import random_target
 from synthetic import BFLOAT16, Clock, SyntheticTarget, table_cost
@@ -278,7 +279,7 @@ def test_unseen_row_counts_are_known() -> None:
 
 
 def test_chances_approach_what_happens() -> None:
-    chances, own = Chances(), OwnChances()
+    chances, own = new_chances(), new_own_chances()
     assert chances.scaled(2, 1, 0.6) == pytest.approx(0.6)
     for step in range(400):
         chances.observe(2, 1, 0.6, step % 5 == 0)
@@ -322,22 +323,23 @@ def test_a_further_pass_must_be_worth_its_price() -> None:
 
 def _decoded(chances: Chances, hits: Iterable[bool]) -> None:
     """One sequence, of whose only guess (60% sure) it is known each time whether it was right."""
-    own = OwnChances()
+    own = new_own_chances()
     for is_hit in hits:
-        offer = Offer((0, 1), (-1, 0), (1.0, 0.6), ((0.0,), (0.6,)), (1,), [0, 1], (0, 1))
-        offer.weigh(chances, own)
-        offer.learn([1 if is_hit else 2], chances, own)
+        _offer(chances, own).learn([1 if is_hit else 2], chances, own)
 
 
 def _chance(chances: Chances) -> float:
     """Of the guess in a new sequence."""
-    offer = Offer((0, 1), (-1, 0), (1.0, 0.6), ((0.0,), (0.6,)), (1,), [0, 1], (0, 1))
-    offer.weigh(chances, OwnChances())
-    return offer.chances[1]
+    return _offer(chances, new_own_chances()).reaches[1]
+
+
+def _offer(chances: Chances, own: OwnChances) -> Offer:
+    guess = TreeWalk(Tree.chain((0, 1), (1.0, 0.6)))
+    return offer_of(0, {1: guess}, chances, own, max_nodes=15, max_depth=15)
 
 
 def test_an_unguessable_text_is_not_held_against_the_next_one() -> None:
-    chances = Chances()
+    chances = new_chances()
     for _ in range(10):
         _decoded(chances, (i % 5 < 3 for i in range(50)))
     good = _chance(chances)
@@ -347,7 +349,7 @@ def test_an_unguessable_text_is_not_held_against_the_next_one() -> None:
 
 
 def test_useless_guesses_are_found_out_over_some_texts() -> None:
-    chances = Chances()
+    chances = new_chances()
     for _ in range(6):
         _decoded(chances, [False] * 100)
     assert _chance(chances) < 0.15

@@ -226,6 +226,80 @@ def grow(
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], tuple[tuple[float, ...], ...]]:
     """Tokens, parents, probabilities and each walk's estimates, one a row, of the likeliest paths of what walks say."""
 
+@final
+class Chances:
+    """What all sequences have shown of estimates, by kind (headstart.plan.chances.Chances)."""
+
+    def __init__(self, edges: Sequence[float], priors: Sequence[float], forget: float, most: float) -> None: ...
+    @property
+    def most(self) -> float:
+        """That a chance may be."""
+
+    def scaled(self, kind: int, depth: int, estimate: float) -> float:
+        """The chance of a node at this depth once its parent is committed."""
+
+    def observe(self, kind: int, depth: int, estimate: float, is_hit: bool, factor: float = 1.0) -> None:
+        """A node with a committed parent was committed itself, or not."""
+
+@final
+class OwnChances:
+    """What one sequence has shown beside that (headstart.plan.chances.OwnChances)."""
+
+    def __init__(self, prior: float, forget: float) -> None: ...
+    def factor(self, kind: int) -> float:
+        """What to scale a kind's chances by."""
+
+    def observe(self, kind: int, chance: float, is_hit: bool) -> None:
+        """A node with this chance was committed or not."""
+
+@final
+class Offer:
+    """What the members offer together for one sequence (headstart.plan.offer.Offer)."""
+
+    def __init__(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        probabilities: Sequence[float],
+        estimates: Sequence[Sequence[float]],
+        bits: Sequence[int],
+    ) -> None: ...
+    @staticmethod
+    def grown(
+        root: int,
+        walks: Sequence[Walk],
+        bits: Sequence[int],
+        max_nodes: int,
+        max_depth: int,
+        least_reach: float,
+        certain: float,
+    ) -> Offer:
+        """The likeliest paths of what the walks say."""
+
+    @property
+    def reaches(self) -> tuple[float, ...]:
+        """Of being committed, a row each; empty before it was weighed."""
+
+    def weigh(self, chances: Chances, own: OwnChances) -> None:
+        """Find every node's kind, chance and reach."""
+
+    def draft(self, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+        """Tokens, parents and chances of these rows, the root before them."""
+
+    def estimates(self, rows: Sequence[int], bit: int) -> tuple[float, ...]:
+        """What a member said of these rows, behind a 1 for the root."""
+
+    def share(self, rows: Sequence[int], bit: int, cheaper: int) -> tuple[float, int, int]:
+        """The reaches, summed, and the number of rows that a member named and no cheaper one; the number of all it named."""
+
+    def learn(self, committed: Sequence[int], chances: Chances, own: OwnChances) -> list[int]:
+        """Judge all nodes whose parent was committed; the rows that were right."""
+
+def allot(
+    reaches: Sequence[Sequence[float]], num_tokens: float, seconds: Sequence[float], margin: float
+) -> tuple[list[list[int]], float, float]:
+    """The rows to verify of each tree, the tokens that the step will give, and its seconds."""
+
 def argmax(logits: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Ids [n] of the largest of logits [S, V] in each of rows [n], ties to the lowest id."""
 

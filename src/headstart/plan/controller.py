@@ -27,9 +27,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headstart.plan.budget import allot
-from headstart.plan.chances import Chances, OwnChances
+from headstart.plan.chances import OwnChances, new_chances, new_own_chances
 from headstart.plan.members import Member, Standing, situation
-from headstart.plan.offer import Offer
+from headstart.plan.offer import Offer, offer_of
 from headstart.plan.profile import Clock
 from headstart.plan.stepcost import StepCost
 from headstart.proposers.base import Observation, PromptChunk, Sequence, pass_on_prompt
@@ -52,7 +52,7 @@ _MAX_TIMED_ROWS = 4  # times the largest profiled count: steps that hold whole p
 class _Book:
     """What is held for a sequence in flight."""
 
-    own: OwnChances = field(default_factory=OwnChances)
+    own: OwnChances = field(default_factory=new_own_chances)
     standings: dict[int, Standing] = field(default_factory=dict)  # by the member's bit
 
 
@@ -95,7 +95,7 @@ class AutoProposer:
         """``members``: cheapest first, as they are asked. ``steady``: who is asked where the text depends on the drafts."""
         self.members, self.cost, self._steady = list(members), cost, steady
         self._clock = clock
-        self._chances = Chances()
+        self._chances = new_chances()
         self._books: dict[int, _Book] = {}
         self._step = 0
         # By sequence, since several loops may ask the same proposer in turn:
@@ -309,9 +309,15 @@ class AutoProposer:
         least_reach = self._least_reach()
         for i, sequence in enumerate(sequences):
             if any(walk.first_estimate() >= least_reach for walk in walks[i].values()):
-                offer = Offer.of(sequence.tokens[-1], walks[i], sizes[i], sequence.max_depth, least_reach)
-                offer.weigh(self._chances, books[i].own)
-                pending.offers[sequence.key] = offer
+                pending.offers[sequence.key] = offer_of(
+                    sequence.tokens[-1],
+                    walks[i],
+                    self._chances,
+                    books[i].own,
+                    max_nodes=sizes[i],
+                    max_depth=sequence.max_depth,
+                    least_reach=least_reach,
+                )
 
     def _least_reach(self) -> float:
         """What is less likely by the members' own estimates will hardly be worth its row, so that it need not be weighed."""
@@ -355,11 +361,8 @@ class AutoProposer:
             for i, where in zip(asked.entries, asked.situations, strict=True):
                 key, gain, num_taken = pending.sequences[i].key, 0.0, 0
                 if rows[i]:
-                    offer = pending.offers[key]
-                    taken = [row for row in rows[i] if offer.owners[row] & member.bit]
-                    own = [row for row in taken if not offer.owners[row] & cheaper]
-                    gain = sum(offer.reaches[r] for r in own) * pending.token_seconds - len(own) * pending.row_seconds
-                    num_taken = len(taken)
+                    reach, num_own, num_taken = pending.offers[key].share(rows[i], member.bit, cheaper)
+                    gain = reach * pending.token_seconds - num_own * pending.row_seconds
                 member.earned(_standing(self._book(key), member), where, gain, num_taken, is_probe=asked.is_probe)
             cheaper |= member.bit
 
@@ -387,12 +390,12 @@ class AutoProposer:
     def _judge(self, observation: Observation, offer: Offer, kept: ListOf[int], right: Counter[int]) -> None:
         """Learn from all that was offered; count what was verified, and whose first guess was right."""
         path = offer.learn(observation.tokens, self._chances, self._book(observation.key).own)
-        accepted = set(path) & set(kept)
+        accepted = [row for row in path if row in kept]
         for member in self.members:
             bit, earnings = member.bit, member.earnings
-            right[bit] += bool(path and offer.owners[path[0]] & bit)
-            earnings.num_verified += sum(1 for row in kept if offer.owners[row] & bit)
-            earnings.num_accepted += sum(1 for row in accepted if offer.owners[row] & bit)
+            right[bit] += offer.share(path[:1], bit, 0)[2]
+            earnings.num_verified += offer.share(kept, bit, 0)[2]
+            earnings.num_accepted += offer.share(accepted, bit, 0)[2]
 
     def _repeat_probes(self, pending: _Pending, right: Counter[int]) -> None:
         """A probe whose right guesses would have paid, had they been believed, is repeated at once."""

@@ -25,7 +25,7 @@ from headstart.proposers.compiled import native
 from headstart.tree import ROOT, Draws, Tree
 
 _BEHIND_ANY_PATH = 0.8  # what a guess for a depth, made without knowing the path, is worth behind a given one
-_CERTAIN = 0.99
+CERTAIN = 0.99
 MIN_REACH = 0.005  # paths that are less likely are left out: they would cost a row and hardly ever be right
 
 State = Any  # of a walk at a node; None: it has nothing to say behind it
@@ -150,15 +150,25 @@ class Grown(NamedTuple):
 
 def grow(root: int, walks: ListOf[Walk], max_nodes: int, max_depth: int, least_reach: float = MIN_REACH) -> Grown:
     """The likeliest paths of what the walks say: at most ``max_nodes`` nodes within ``max_depth``, from ``least_reach`` on."""
-    compiled = [_compiled(walk) for walk in walks]
-    if native is None or None in compiled:
+    compiled = compiled_walks(walks)
+    if native is None or compiled is None:
         return grown_in_python(root, walks, max_nodes, max_depth, least_reach)
-    tokens, parents, probabilities, told = native.grow(root, compiled, max_nodes, max_depth, least_reach, _CERTAIN)
+    tokens, parents, probabilities, told = native.grow(root, compiled, max_nodes, max_depth, least_reach, CERTAIN)
     return Grown(Tree.grown(tokens, parents, probabilities), told)
 
 
+def compiled_walks(walks: Iterable[Walk]) -> list[Any] | None:
+    """The walks in the engine; None where one of them is Python's alone."""
+    found = []
+    for walk in walks:
+        compiled = _compiled(walk)
+        if compiled is None:
+            return None
+        found.append(compiled)
+    return found
+
+
 def _compiled(walk: Any) -> Any:
-    """The walk in the engine; None where it is Python's alone."""
     if native is not None and isinstance(walk, native.Walk):
         return walk
     return walk.compiled() if hasattr(walk, "compiled") else None
@@ -227,6 +237,6 @@ def _both(ours: Children, theirs: Children) -> Children:
 def _doubting(children: Children) -> tuple[Children, float]:
     """Children that leave something open, and how much: nobody has a veto."""
     mass = sum(children.values())
-    if mass <= _CERTAIN:
+    if mass <= CERTAIN:
         return children, 1.0 - mass
-    return {token: value * _CERTAIN / mass for token, value in children.items()}, 1.0 - _CERTAIN
+    return {token: value * CERTAIN / mass for token, value in children.items()}, 1.0 - CERTAIN
