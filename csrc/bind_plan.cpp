@@ -1,13 +1,16 @@
 // Python's view of chances, offers and budgets.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
 #include "offer.h"
+#include "step_cost.h"
 #include "tuples.h"
 
 namespace nb = nanobind;
@@ -72,6 +75,25 @@ void bind_plan(nb::module_& module) {
       .def("learn",
            [](const Offer& self, const Rows& committed, Chances& chances, OwnChances& own) { return self.learn(committed, chances, own); },
            nb::arg("committed"), nb::arg("chances"), nb::arg("own"), "Judge all nodes whose parent was committed; the rows that were right.");
+  nb::class_<StepCost>(module, "StepCost", "Seconds of a step by its rows, as well as they are known now.")
+      .def("__init__",
+           [](StepCost* self, Rows rows, std::vector<double> seconds, double context, double row_position_seconds, double slower, double faster,
+              double scale_gain, double knot_gain, double stale_gain, double stale_steps, double least_share, double most_correction) {
+             new (self) StepCost({std::move(rows), std::move(seconds), context, row_position_seconds, slower, faster, scale_gain, knot_gain,
+                                  stale_gain, stale_steps, least_share, most_correction});
+           },
+           nb::arg("rows"), nb::arg("seconds"), nb::arg("context"), nb::arg("row_position_seconds"), nb::kw_only(), nb::arg("slower"),
+           nb::arg("faster"), nb::arg("scale_gain"), nb::arg("knot_gain"), nb::arg("stale_gain"), nb::arg("stale_steps"), nb::arg("least_share"),
+           nb::arg("most_correction"))
+      .def_prop_ro("num_steps", &StepCost::num_steps)
+      .def_prop_ro("scale", &StepCost::scale)
+      .def("seconds", &StepCost::seconds, nb::arg("rows"), nb::arg("positions").none() = nb::none(),
+           "T(rows) behind so many cached positions a row (None: as profiled).")
+      .def("range", &StepCost::range, nb::arg("first"), nb::arg("last"), nb::arg("positions").none() = nb::none(),
+           "T of first to last rows.")
+      .def("num_steps_unseen", &StepCost::num_steps_unseen, nb::arg("rows"), "Steps since one with about so many rows was timed.")
+      .def("observe", &StepCost::observe, nb::arg("rows"), nb::arg("seconds"), nb::arg("positions").none() = nb::none(),
+           "A step with so many rows took so long.");
   module.def("allot",
              [](const std::vector<std::vector<double>>& reaches, double num_tokens, const std::vector<double>& seconds, double margin) {
                Budget budget = allot(reaches, num_tokens, seconds, margin);

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart import _native
 from headstart.cache import VARIABLE
 from headstart.plan.budget import allot
 from headstart.plan.chances import Chances, OwnChances, new_chances, new_own_chances
@@ -19,7 +20,7 @@ from headstart.plan.members import Member
 from headstart.plan.offer import Offer, offer_of
 from headstart.plan.profile import Profile, interpolated, measured, spot_check
 from headstart.plan.profile_cache import KIND, key_of, profile_of
-from headstart.plan.stepcost import StepCost
+from headstart.plan.stepcost import PythonStepCost, new_step_cost
 from headstart.proposers.base import Observation, Proposer, Sequence
 from headstart.proposers.walk import TreeWalk
 from headstart.tree import Tree
@@ -222,7 +223,7 @@ def test_a_damaged_profile_is_measured_anew(
 
 
 def test_a_slower_machine_is_followed_at_rows_that_were_not_seen() -> None:
-    cost = StepCost(PROFILE)
+    cost = new_step_cost(PROFILE)
     for _ in range(300):
         for rows in (1, 8):
             cost.observe(rows, 2 * PROFILE.seconds[PROFILE.rows.index(rows)])
@@ -232,7 +233,7 @@ def test_a_slower_machine_is_followed_at_rows_that_were_not_seen() -> None:
 
 
 def test_each_row_count_is_corrected_by_itself() -> None:
-    cost = StepCost(PROFILE)
+    cost = new_step_cost(PROFILE)
     for _ in range(300):
         cost.observe(1, 0.008)
         cost.observe(8, 0.013)
@@ -241,14 +242,14 @@ def test_each_row_count_is_corrected_by_itself() -> None:
 
 
 def test_single_slow_steps_hardly_count() -> None:
-    cost = StepCost(PROFILE)
+    cost = new_step_cost(PROFILE)
     for step in range(200):
         cost.observe(1, 0.8 if step % 10 == 0 else 0.008)
     assert cost.seconds(1) == pytest.approx(0.008, rel=0.1)
 
 
 def test_longer_contexts_cost_more_for_each_row() -> None:
-    cost = StepCost(PROFILE)
+    cost = new_step_cost(PROFILE)
     assert cost.seconds(8, 1256) - cost.seconds(8, 256) == pytest.approx(8 * 1000 * 1e-7)
     assert cost.range(1, 8, 256) == pytest.approx([cost.seconds(n) for n in range(1, 9)])
     assert min(cost.range(1, 8, 0)) > 0
@@ -256,7 +257,7 @@ def test_longer_contexts_cost_more_for_each_row() -> None:
 
 def test_a_time_that_was_disturbed_at_load_does_not_lift_those_of_more_rows() -> None:
     """One row took 30 ms at load by accident; steps of eight rows show that it cannot."""
-    cost = StepCost(Profile((1, 8, 16), (0.030, 0.030, 0.032)))
+    cost = new_step_cost(Profile((1, 8, 16), (0.030, 0.030, 0.032)))
     for _ in range(200):
         cost.observe(8, 0.010)
     assert cost.seconds(8) == pytest.approx(0.010, rel=0.05)
@@ -268,11 +269,36 @@ def test_a_time_that_was_disturbed_at_load_does_not_lift_those_of_more_rows() ->
 
 
 def test_unseen_row_counts_are_known() -> None:
-    cost = StepCost(PROFILE)
+    cost = new_step_cost(PROFILE)
     for _ in range(50):
         cost.observe(8, 0.010)
     assert cost.num_steps_unseen(8) == 0
     assert cost.num_steps_unseen(1) == 50
+
+
+@given(
+    st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(1, 40), st.floats(1e-5, 2.0), st.one_of(st.none(), st.integers(0, 3000))), max_size=40),
+)
+def test_the_engine_learns_the_cost_that_python_learns(times: list[float], steps: list[tuple[int, float, int | None]]) -> None:
+    profile = Profile(tuple(2**i for i in range(len(times))), tuple(sorted(times)), 256, 1e-7)
+    here, there = new_step_cost(profile), PythonStepCost(profile)
+    for rows, seconds, positions in steps:
+        here.observe(rows, seconds, positions)
+        there.observe(rows, seconds, positions)
+        assert here.range(1, 40, positions) == pytest.approx(there.range(1, 40, positions), rel=1e-9)
+        assert (here.num_steps, here.num_steps_unseen(rows + 1)) == (there.num_steps, there.num_steps_unseen(rows + 1))
+    assert here.scale == pytest.approx(there.scale, rel=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "seconds"), [([], []), ([2], [1.0]), ([1, 1], [1.0, 1.0]), ([1, 2], [1.0])])
+def test_the_engine_refuses_impossible_profiles(rows: list[int], seconds: list[float]) -> None:
+    known = new_step_cost(PROFILE)
+    with pytest.raises(ValueError, match="at least one row"):
+        known.observe(0, 1.0)
+    limits = dict.fromkeys(("slower", "faster", "scale_gain", "knot_gain", "stale_gain", "stale_steps"), 0.1)
+    with pytest.raises(ValueError, match="profile"):
+        _native.StepCost(rows, seconds, 0, 0.0, **limits, least_share=0.2, most_correction=3.0)
 
 
 # chances

@@ -295,6 +295,46 @@ class Offer:
     def learn(self, committed: Sequence[int], chances: Chances, own: OwnChances) -> list[int]:
         """Judge all nodes whose parent was committed; the rows that were right."""
 
+@final
+class StepCost:
+    """Seconds of a step by its rows, as well as they are known now (headstart.plan.stepcost.StepCost)."""
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        seconds: Sequence[float],
+        context: float,
+        row_position_seconds: float,
+        *,
+        slower: float,
+        faster: float,
+        scale_gain: float,
+        knot_gain: float,
+        stale_gain: float,
+        stale_steps: float,
+        least_share: float,
+        most_correction: float,
+    ) -> None: ...
+    @property
+    def num_steps(self) -> int:
+        """Steps that were observed."""
+
+    @property
+    def scale(self) -> float:
+        """How much slower than at load the machine is now (1: not at all)."""
+
+    def seconds(self, rows: int, positions: float | None = None) -> float:
+        """T(rows) behind so many cached positions a row (None: as profiled)."""
+
+    def range(self, first: int, last: int, positions: float | None = None) -> list[float]:
+        """T of first to last rows."""
+
+    def num_steps_unseen(self, rows: int) -> int:
+        """Steps since one with about so many rows was timed."""
+
+    def observe(self, rows: int, seconds: float, positions: float | None = None) -> None:
+        """A step with so many rows took so long."""
+
 def allot(
     reaches: Sequence[Sequence[float]], num_tokens: float, seconds: Sequence[float], margin: float
 ) -> tuple[list[list[int]], float, float]:

@@ -11,7 +11,6 @@ from headstart.plan.controller import MAX_NODES, AutoProposer
 from headstart.plan.members import Member
 from headstart.plan.profile import Clock
 from headstart.plan.profile_cache import profile_of
-from headstart.plan.stepcost import StepCost
 from headstart.proposers.base import Proposer
 from headstart.proposers.choose import AUTO, Guesser, choose_members
 from headstart.sampling import Sampling
@@ -40,7 +39,7 @@ def automatic(target: Target, proposers: dict[str, Proposer], *, clock: Clock = 
 
     They are asked in the order of their cost. Where a text depends on its drafts, the last of them is asked alone.
     """
-    cost = StepCost(profile_of(target, clock=clock))
+    profile = profile_of(target, clock=clock)
     calls = {name: _trial(target, proposer, clock) for name, proposer in proposers.items()}
     members: dict[str, Member] = {}
     for place, name in enumerate(sorted(calls, key=lambda name: min(calls[name], default=0.0))):
@@ -48,7 +47,7 @@ def automatic(target: Target, proposers: dict[str, Proposer], *, clock: Clock = 
         if calls[name]:
             member.cost.observe(1, min(calls[name]))
     steady = members[list(proposers)[-1]] if proposers else None  # not by cost, which the clock decides
-    return AutoProposer(list(members.values()), cost, steady=steady, clock=clock)
+    return AutoProposer(list(members.values()), profile, steady=steady, clock=clock)
 
 
 class _Timed:

@@ -23,15 +23,15 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from headstart.plan.budget import allot
 from headstart.plan.chances import OwnChances, new_chances, new_own_chances
 from headstart.plan.members import Member, Standing, situation
 from headstart.plan.offer import Offer, offer_of
-from headstart.plan.profile import Clock
-from headstart.plan.stepcost import StepCost
+from headstart.plan.profile import Clock, Profile
+from headstart.plan.stepcost import new_step_cost
 from headstart.proposers.base import Observation, PromptChunk, Sequence, pass_on_prompt
 from headstart.proposers.combined import walks_of
 from headstart.proposers.walk import MIN_REACH, Walk
@@ -90,16 +90,18 @@ class AutoProposer:
     name = "auto"
 
     def __init__(
-        self, members: ListOf[Member], cost: StepCost, *, steady: Member | None = None, clock: Clock = time.perf_counter
+        self, members: ListOf[Member], profile: Profile, *, steady: Member | None = None, clock: Clock = time.perf_counter
     ) -> None:
         """``members``: cheapest first, as they are asked. ``steady``: who is asked where the text depends on the drafts."""
-        self.members, self.cost, self._steady = list(members), cost, steady
+        self.members, self.profile, self._steady = list(members), profile, steady
+        self.cost = new_step_cost(profile)
         self._clock = clock
         self._chances = new_chances()
         self._books: dict[int, _Book] = {}
         self._step = 0
         # By sequence, since several loops may ask the same proposer in turn:
         self._resting: dict[int, int] = {}  # rows of a step in which nobody was asked, nor need be in the next one
+        self._hearing: set[int] = set()  # nobody was asked, but somebody may be in the next step, who must have heard
         self._silent: set[int] = set()  # who was asked had nothing to say, and need not hear what became of it
         self._pending: dict[int, _Pending] = {}
         self._num_rows = 0
@@ -117,10 +119,13 @@ class AutoProposer:
         for key in keys:
             self._pending.pop(key, None)
             self._silent.discard(key)
+            self._hearing.discard(key)
         if is_same and (self._step + 1) % _HEARD_WHILE_RESTING != 0 and self._rest_goes_on():
             self._step += 1
             self._rows_chosen[0] += 1
             self._sequences_seen[num_rows] += 1
+            if self._must_have_heard():
+                self._hearing.update(keys)
             return False
         for key in keys:
             self._resting.pop(key, None)
@@ -128,6 +133,8 @@ class AutoProposer:
 
     def rests(self, keys: ListOf[int]) -> bool:
         """Whether nothing of the step under way of these sequences has to be observed."""
+        if not self._hearing.isdisjoint(keys):
+            return False
         return all(key in self._resting or key in self._silent for key in keys)
 
     def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
@@ -176,7 +183,7 @@ class AutoProposer:
             if pending is not None and offer is not None:
                 self._judge(observation, offer, pending.kept.get(observation.key, ()), right)
         for member in self.members:
-            if pending is not None and (member.reads_text_alone or self._need_not_hear(member, pending)):
+            if member.reads_text_alone or (pending is not None and self._need_not_hear(member, pending)):
                 continue
             told = observations
             if pending is not None and pending.offers:
@@ -194,13 +201,14 @@ class AutoProposer:
         self._books.pop(key, None)
         self._resting.pop(key, None)
         self._silent.discard(key)
+        self._hearing.discard(key)
         self._pending.pop(key, None)
         for member in self.members:
             member.proposer.forget(key)
 
     def describe(self) -> dict[str, Any]:
         """Why it does what it does: the profile, the members' costs and earnings, and the rows that were chosen."""
-        profile = self.cost.profile
+        profile = self.profile
         now = [self.cost.seconds(rows) for rows in profile.rows]
         return {
             "profile": {
@@ -225,7 +233,7 @@ class AutoProposer:
         if self._steady is not None:
             began = self._clock()
             trees = self._steady.proposer.propose(
-                [replace(sequence, max_nodes=min(sequence.max_nodes, STEADY_NODES)) for sequence in pending.sequences]
+                [sequence.asked(min(sequence.max_nodes, STEADY_NODES)) for sequence in pending.sequences]
             )
             self._steady.obeyed(len(trees), self._clock() - began)
         self._sequences_seen[len(trees)] += 1
@@ -253,8 +261,12 @@ class AutoProposer:
         return all(self._is_off(member, keys) for member in self.members)
 
     def _rest_goes_on(self) -> bool:
-        """Whether nobody is asked in the coming step, nor in the one behind it, before which all must have heard."""
-        return all(member.is_idle(self._step + 2) and not member.hears_all for member in self.members)
+        """Whether nobody is asked in the coming step."""
+        return all(member.is_idle(self._step + 1) and not member.hears_all for member in self.members)
+
+    def _must_have_heard(self) -> bool:
+        """Whether somebody may be asked in the next step who has to hear what this one says."""
+        return not all(member.reads_text_alone or member.is_idle(self._step + 1) for member in self.members)
 
     def _need_not_hear(self, member: Member, pending: _Pending) -> bool:
         """Whether a member is off and not asked in the next step either; now and then it hears what is said all the same."""
@@ -285,9 +297,10 @@ class AutoProposer:
         books = [self._book(sequence.key) for sequence in sequences]
         step_seconds = self.cost.seconds(pending.num_rows, pending.positions)
         walks: list[dict[int, Walk]] = [{} for _ in sequences]
+        surest = [0.0] * len(sequences)  # estimate of a first token
         sizes = [0] * len(sequences)
         for member in members:
-            where = [situation([walk.first_estimate() for walk in said.values()]) if said else 0 for said in walks]
+            where = [situation(estimate) for estimate in surest]
             standings = [(_standing(book, member), place) for book, place in zip(books, where, strict=True)]
             entries, is_probe = member.chosen(
                 standings, self._step, step_seconds, waking=_WAKING * self._standing_by, is_settled=not pending.asked
@@ -295,20 +308,18 @@ class AutoProposer:
             if not entries:
                 continue
             least = member.least_reach(len(entries), self._token_seconds, self._row_seconds)
-            asking = [
-                replace(sequences[i], max_nodes=standings[i][0].num_asked(sequences[i].max_nodes), least_reach=least)
-                for i in entries
-            ]
+            asking = [sequences[i].asked(standings[i][0].num_asked(sequences[i].max_nodes), least) for i in entries]
             began = self._clock()
             found = walks_of(member.proposer, asking)
             asked = _Asked(member, entries, [where[i] for i in entries], is_probe, self._clock() - began)
             pending.asked.append(asked)
             for i, sequence, walk in zip(entries, asking, found, strict=True):
                 walks[i][member.bit] = walk
+                surest[i] = max(surest[i], walk.first_estimate())
                 sizes[i] = min(sizes[i] + sequence.max_nodes, sequences[i].max_nodes)
         least_reach = self._least_reach()
         for i, sequence in enumerate(sequences):
-            if any(walk.first_estimate() >= least_reach for walk in walks[i].values()):
+            if surest[i] >= least_reach:
                 pending.offers[sequence.key] = offer_of(
                     sequence.tokens[-1],
                     walks[i],
@@ -384,7 +395,7 @@ class AutoProposer:
     def _time(self, pending: _Pending) -> None:
         """Learn what the step cost, unless it held long prompts."""
         rows = pending.num_rows + sum(map(len, pending.kept.values()))
-        if rows <= _MAX_TIMED_ROWS * self.cost.profile.rows[-1]:
+        if rows <= _MAX_TIMED_ROWS * self.profile.rows[-1]:
             self.cost.observe(rows, self._clock() - pending.started, pending.positions)
 
     def _judge(self, observation: Observation, offer: Offer, kept: ListOf[int], right: Counter[int]) -> None:

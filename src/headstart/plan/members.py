@@ -43,9 +43,8 @@ _PASSES_STEP = 0.05
 _FIRST_SIZE, _SPARE_SIZE, _GROWTH = 8, 3, 1.5
 
 
-def situation(first_estimates: Iterable[float]) -> int:
+def situation(surest: float) -> int:
     """How sure the surest of the cheaper members is of the next token: hardly, somewhat, very."""
-    surest = max(first_estimates, default=0.0)
     return sum(surest >= border for border in _SURE)
 
 

@@ -18,8 +18,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Protocol
 
 from headstart.plan.profile import Profile
+from headstart.proposers.compiled import native
 
 _SLOWER, _FASTER = 0.15, -0.35  # logarithms beyond which an error does not count
 _SCALE_GAIN = 0.04
@@ -28,11 +30,55 @@ _LEAST_SHARE = 0.2  # a shorter context than the profile's takes something off, 
 _MAX_CORRECTION = 3.0  # e^3: what no machine does between load and now
 
 
-class StepCost:
+class StepCost(Protocol):
     """Seconds of a step by its rows, as well as they are known now."""
 
+    @property
+    def num_steps(self) -> int:
+        """Steps that were observed."""
+
+    @property
+    def scale(self) -> float:
+        """How much slower than at load the machine is now (1: not at all)."""
+
+    def seconds(self, rows: int, positions: float | None = None) -> float:
+        """T(rows) behind so many cached positions a row (None: as profiled)."""
+
+    def range(self, first: int, last: int, positions: float | None = None) -> list[float]:
+        """T of ``first`` to ``last`` rows."""
+
+    def num_steps_unseen(self, rows: int) -> int:
+        """Steps since one with about so many rows was timed."""
+
+    def observe(self, rows: int, seconds: float, positions: float | None = None) -> None:
+        """A step with so many rows took so long."""
+
+
+def new_step_cost(profile: Profile) -> StepCost:
+    """As profiled, with nothing observed yet."""
+    if native is None:
+        return PythonStepCost(profile)
+    return native.StepCost(
+        profile.rows,
+        profile.seconds,
+        profile.context,
+        profile.row_position_seconds,
+        slower=_SLOWER,
+        faster=_FASTER,
+        scale_gain=_SCALE_GAIN,
+        knot_gain=_KNOT_GAIN,
+        stale_gain=_KNOT_GAIN_STALE,
+        stale_steps=_STALE_STEPS,
+        least_share=_LEAST_SHARE,
+        most_correction=_MAX_CORRECTION,
+    )
+
+
+class PythonStepCost:
+    """:class:`StepCost` where there is no engine; the definition of what it learns."""
+
     def __init__(self, profile: Profile) -> None:
-        self.profile = profile
+        self._profile = profile
         self._rows = profile.rows
         self._scale = 0.0
         self._corrections = [0.0] * len(profile.rows)
@@ -42,15 +88,15 @@ class StepCost:
 
     @property
     def scale(self) -> float:
-        """How much slower than at load the machine is now (1: not at all)."""
+        """Of all row counts."""
         return math.exp(self._scale)
 
     def seconds(self, rows: int, positions: float | None = None) -> float:
-        """T(rows) behind so many cached positions a row (None: as profiled)."""
+        """One of a range."""
         return self.range(rows, rows, positions)[0]
 
     def range(self, first: int, last: int, positions: float | None = None) -> list[float]:
-        """T of ``first`` to ``last`` rows."""
+        """Between the profiled row counts, and behind them."""
         rows, times, slope = self._rows, self._times or self._risen(), self._slope(positions)
         found, after = [], bisect_right(rows, first)
         for n in range(first, last + 1):
@@ -64,11 +110,11 @@ class StepCost:
         return found
 
     def num_steps_unseen(self, rows: int) -> int:
-        """Steps since one with about so many rows was timed."""
+        """Since the nearest of them was timed."""
         return self.num_steps - max(self._last_seen[knot] for knot, weight in self._near(rows) if weight >= 0.5)
 
     def observe(self, rows: int, seconds: float, positions: float | None = None) -> None:
-        """A step with so many rows took so long."""
+        """Correct what is near, and the scale."""
         self.num_steps += 1
         near = self._near(rows)
         expected = sum(weight * self._knot(knot) for knot, weight in near)  # by these alone, or they would drift below others
@@ -94,10 +140,10 @@ class StepCost:
         return self._times
 
     def _knot(self, place: int) -> float:
-        return self.profile.seconds[place] * math.exp(self._scale + self._corrections[place])
+        return self._profile.seconds[place] * math.exp(self._scale + self._corrections[place])
 
     def _slope(self, positions: float | None) -> float:
-        profile = self.profile
+        profile = self._profile
         return 0.0 if positions is None else profile.row_position_seconds * (positions - profile.context)
 
     def _near(self, rows: int) -> Sequence[tuple[int, float]]:

@@ -34,6 +34,12 @@ class Sequence:
     choice: Choice = "coupled"  # of children at temperature > 0: what the rule of acceptance works best with
     least_reach: float = 0.0  # of the nodes of a level together, to be worth a further pass of a proposer that guesses by level
 
+    def asked(self, max_nodes: int, least_reach: float = 0.0) -> Sequence:
+        """The same sequence, asked for so many nodes; what ``replace`` gives, in a third of its time."""
+        return Sequence(
+            self.key, self.tokens, self.num_prompt, self.sampler, max_nodes, self.max_depth, self.choice, least_reach
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -57,7 +63,10 @@ class Observation:
     @property
     def is_of_prompt(self) -> bool:
         """Whether ``tree`` is the end of a prompt, which nobody drafted."""
-        return self.rows[0][1] != ROOT
+        row = self.row[1]
+        for _ in range(len(self.tokens) - 1):
+            row = self.tree.parents[row]
+        return row != ROOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,9 @@ class HiddenStates:
         """Take the hidden states behind the new roots, with one question for each scored batch."""
         told = asked_together(observations, lambda observation: [observation.row], lambda scored, rows: scored.hidden(rows))
         for observation, hidden, own in told:
-            state = self._states.setdefault(observation.key, SequenceState())
+            state = self._states.get(observation.key)
+            if state is None:
+                state = self._states[observation.key] = SequenceState()
             state.hidden, state.row, state.root = hidden, own.start, observation.tokens[-1]
             if not observation.is_of_prompt:
                 state.calibration.observe(observation.tree, observation.tokens)
