@@ -12,7 +12,7 @@ void bind_cell(nb::module_& module);
 void bind_matrix(nb::module_& module);
 void bind_measure(nb::module_& module);
 void bind_model(nb::module_& module);
-void bind_plan(nb::module_& module);
+void bind_ledger(nb::module_& module);
 void bind_vocabulary(nb::module_& module);
 void bind_walks(nb::module_& module);
 
@@ -35,7 +35,7 @@ NB_MODULE(_native, module) {
   bind_matrix(module);
   bind_measure(module);
   bind_model(module);
-  bind_plan(module);
+  bind_ledger(module);
   bind_vocabulary(module);
   bind_walks(module);
 }

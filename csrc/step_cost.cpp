@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <stdexcept>
 
@@ -10,8 +11,10 @@ namespace headstart {
 StepCost::StepCost(StepCostSettings settings)
     : settings_(std::move(settings)), corrections_(settings_.rows.size(), 0.0), last_seen_(settings_.rows.size(), 0) {
   const auto& rows = settings_.rows;
-  if (rows.empty() || rows.size() != settings_.seconds.size() || rows[0] != 1 || std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) != rows.end())
-    throw std::invalid_argument("a profile has seconds for rising row counts from 1");
+  const bool are_rising = std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) == rows.end();
+  const bool are_times = std::all_of(settings_.seconds.begin(), settings_.seconds.end(), [](double t) { return t > 0 && std::isfinite(t); });
+  if (rows.empty() || rows.size() != settings_.seconds.size() || rows[0] != 1 || !are_rising || !are_times)
+    throw std::invalid_argument("a profile has seconds above 0 for rising row counts from 1");
   raise_times();
 }
 

@@ -226,7 +226,7 @@ def test_while_nobody_is_asked_few_steps_are_observed() -> None:
     assert proposed < 700
     assert proposer.describe()["steps"] == 1499
     heard = observed
-    proposer.members[0].hears_all = True
+    proposer.traits[0] = replace(proposer.traits[0], hears_all=True)
     decode(target, proposer, prompts(1), Sampling(max_tokens=1500))
     assert observed - heard > 1490
 
@@ -260,7 +260,7 @@ def test_a_step_in_which_nobody_said_anything_is_not_observed(is_deaf: bool) -> 
     target = world(Text(5))
     hesitant = Hesitant(OracleProposer(target))
     proposer = auto(target, hesitant=hesitant)
-    proposer.members[0].reads_text_alone = is_deaf
+    proposer.traits[0] = replace(proposer.traits[0], reads_text_alone=is_deaf)
     decode(target, proposer, prompts(1), Sampling(max_tokens=600))
     described = proposer.describe()
     silent, steps = described["steps_by_drafted_rows"]["0"], described["steps"]
@@ -344,7 +344,7 @@ def test_whatever_the_clock_says_the_text_is_that_of_plain_decoding(
         answers.append([g.tokens for g in joined])
     assert answers[0] == answers[1]
     assert target.num_open == 0
-    assert not proposer._books
+    assert proposer.ledger.num_sequences() == 0
 
 
 class Drawn:
@@ -466,7 +466,7 @@ def test_an_aborted_step_is_not_timed() -> None:
     decoder.add(prompts(1)[0], Sampling(max_tokens=20), seed=0)
     decoder.step()
     decoder.step()
-    timed = proposer.cost.num_steps
+    timed = proposer.ledger.num_timed
     forward = target.forward
 
     def broken(batch: object) -> object:
@@ -481,5 +481,5 @@ def test_an_aborted_step_is_not_timed() -> None:
     again = Decoder(target, proposer, num_nodes=7)
     again.add(prompts(1)[0], Sampling(max_tokens=3), seed=0)
     again.step()
-    assert proposer.cost.num_steps == timed
-    assert proposer.cost.seconds(1) < 0.02
+    assert proposer.ledger.num_timed == timed
+    assert proposer.ledger.seconds(1) < 0.02

@@ -6,14 +6,13 @@ import itertools
 
 import pytest
 
-from headstart.plan.members import Cost, Member, Standing
-from headstart.proposers.ngram import NgramProposer
+from headstart.plan.members import Cost, Member, Standing, Traits
 
 STEP, COST = 4e-3, 1e-3  # seconds
 
 
 def member(cost: float = COST) -> Member:
-    made = Member("heads", NgramProposer(), 1)
+    made = Member(Traits("heads"), 1)
     made.called(1, cost, is_probe=False)
     return made
 

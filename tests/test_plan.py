@@ -5,23 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable
-from collections.abc import Sequence as ListOf
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart import _native
 from headstart.cache import VARIABLE
 from headstart.plan.budget import allot
-from headstart.plan.chances import Chances, OwnChances, new_chances, new_own_chances
-from headstart.plan.members import Member
-from headstart.plan.offer import Offer, offer_of
+from headstart.plan.chances import Chances, OwnChances
+from headstart.plan.members import Member, Traits
+from headstart.plan.offer import Offer
 from headstart.plan.profile import Profile, interpolated, measured, spot_check
 from headstart.plan.profile_cache import KIND, key_of, profile_of
-from headstart.plan.stepcost import PythonStepCost, new_step_cost
-from headstart.proposers.base import Observation, Proposer, Sequence
+from headstart.plan.stepcost import StepCost
 from headstart.proposers.walk import TreeWalk
 from headstart.tree import Tree
 from scripted import random_target
@@ -223,7 +220,7 @@ def test_a_damaged_profile_is_measured_anew(
 
 
 def test_a_slower_machine_is_followed_at_rows_that_were_not_seen() -> None:
-    cost = new_step_cost(PROFILE)
+    cost = StepCost(PROFILE)
     for _ in range(300):
         for rows in (1, 8):
             cost.observe(rows, 2 * PROFILE.seconds[PROFILE.rows.index(rows)])
@@ -233,7 +230,7 @@ def test_a_slower_machine_is_followed_at_rows_that_were_not_seen() -> None:
 
 
 def test_each_row_count_is_corrected_by_itself() -> None:
-    cost = new_step_cost(PROFILE)
+    cost = StepCost(PROFILE)
     for _ in range(300):
         cost.observe(1, 0.008)
         cost.observe(8, 0.013)
@@ -242,14 +239,14 @@ def test_each_row_count_is_corrected_by_itself() -> None:
 
 
 def test_single_slow_steps_hardly_count() -> None:
-    cost = new_step_cost(PROFILE)
+    cost = StepCost(PROFILE)
     for step in range(200):
         cost.observe(1, 0.8 if step % 10 == 0 else 0.008)
     assert cost.seconds(1) == pytest.approx(0.008, rel=0.1)
 
 
 def test_longer_contexts_cost_more_for_each_row() -> None:
-    cost = new_step_cost(PROFILE)
+    cost = StepCost(PROFILE)
     assert cost.seconds(8, 1256) - cost.seconds(8, 256) == pytest.approx(8 * 1000 * 1e-7)
     assert cost.range(1, 8, 256) == pytest.approx([cost.seconds(n) for n in range(1, 9)])
     assert min(cost.range(1, 8, 0)) > 0
@@ -257,7 +254,7 @@ def test_longer_contexts_cost_more_for_each_row() -> None:
 
 def test_a_time_that_was_disturbed_at_load_does_not_lift_those_of_more_rows() -> None:
     """One row took 30 ms at load by accident; steps of eight rows show that it cannot."""
-    cost = new_step_cost(Profile((1, 8, 16), (0.030, 0.030, 0.032)))
+    cost = StepCost(Profile((1, 8, 16), (0.030, 0.030, 0.032)))
     for _ in range(200):
         cost.observe(8, 0.010)
     assert cost.seconds(8) == pytest.approx(0.010, rel=0.05)
@@ -269,43 +266,18 @@ def test_a_time_that_was_disturbed_at_load_does_not_lift_those_of_more_rows() ->
 
 
 def test_unseen_row_counts_are_known() -> None:
-    cost = new_step_cost(PROFILE)
+    cost = StepCost(PROFILE)
     for _ in range(50):
         cost.observe(8, 0.010)
     assert cost.num_steps_unseen(8) == 0
     assert cost.num_steps_unseen(1) == 50
 
 
-@given(
-    st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=5),
-    st.lists(st.tuples(st.integers(1, 40), st.floats(1e-5, 2.0), st.one_of(st.none(), st.integers(0, 3000))), max_size=40),
-)
-def test_the_engine_learns_the_cost_that_python_learns(times: list[float], steps: list[tuple[int, float, int | None]]) -> None:
-    profile = Profile(tuple(2**i for i in range(len(times))), tuple(sorted(times)), 256, 1e-7)
-    here, there = new_step_cost(profile), PythonStepCost(profile)
-    for rows, seconds, positions in steps:
-        here.observe(rows, seconds, positions)
-        there.observe(rows, seconds, positions)
-        assert here.range(1, 40, positions) == pytest.approx(there.range(1, 40, positions), rel=1e-9)
-        assert (here.num_steps, here.num_steps_unseen(rows + 1)) == (there.num_steps, there.num_steps_unseen(rows + 1))
-    assert here.scale == pytest.approx(there.scale, rel=1e-9)
-
-
-@pytest.mark.parametrize(("rows", "seconds"), [([], []), ([2], [1.0]), ([1, 1], [1.0, 1.0]), ([1, 2], [1.0])])
-def test_the_engine_refuses_impossible_profiles(rows: list[int], seconds: list[float]) -> None:
-    known = new_step_cost(PROFILE)
-    with pytest.raises(ValueError, match="at least one row"):
-        known.observe(0, 1.0)
-    limits = dict.fromkeys(("slower", "faster", "scale_gain", "knot_gain", "stale_gain", "stale_steps"), 0.1)
-    with pytest.raises(ValueError, match="profile"):
-        _native.StepCost(rows, seconds, 0, 0.0, **limits, least_share=0.2, most_correction=3.0)
-
-
 # chances
 
 
 def test_chances_approach_what_happens() -> None:
-    chances, own = new_chances(), new_own_chances()
+    chances, own = Chances(), OwnChances()
     assert chances.scaled(2, 1, 0.6) == pytest.approx(0.6)
     for step in range(400):
         chances.observe(2, 1, 0.6, step % 5 == 0)
@@ -316,30 +288,11 @@ def test_chances_approach_what_happens() -> None:
     assert chances.scaled(4, 1, 0.6) == pytest.approx(0.6), "nor another kind"
 
 
-class Leveled(Proposer):
-    """Makes two passes a call."""
-
-    name = "leveled"
-    num_passes = 0
-
-    def propose(self, sequences: ListOf[Sequence]) -> list[Tree]:
-        self.num_passes += 2
-        return [Tree.root(0) for _ in sequences]
-
-    def observe(self, observations: ListOf[Observation]) -> None:
-        pass
-
-    def forget(self, key: int) -> None:
-        pass
-
-
 def test_a_further_pass_must_be_worth_its_price() -> None:
-    proposer = Leveled()
-    member = Member("leveled", proposer, 1)
+    member = Member(Traits("leveled"), 1)
     assert member.least_reach(1, 0.004, 0.0) == 0.0  # nothing is known of its passes
     for _ in range(3):
-        proposer.propose([])
-        member.called(1, 0.001, is_probe=False)
+        member.called(1, 0.001, 2, is_probe=False)
     # A pass takes 0.5 ms, and what it adds is right half of the time behind a node that is reached.
     assert member.least_reach(1, 0.004, 0.0) == pytest.approx(0.0005 / (0.5 * 0.004))
     assert member.least_reach(1, 0.004, 0.0002) == pytest.approx(0.0007 / (0.5 * 0.004))
@@ -349,23 +302,25 @@ def test_a_further_pass_must_be_worth_its_price() -> None:
 
 def _decoded(chances: Chances, hits: Iterable[bool]) -> None:
     """One sequence, of whose only guess (60% sure) it is known each time whether it was right."""
-    own = new_own_chances()
+    own = OwnChances()
     for is_hit in hits:
         _offer(chances, own).learn([1 if is_hit else 2], chances, own)
 
 
 def _chance(chances: Chances) -> float:
     """Of the guess in a new sequence."""
-    return _offer(chances, new_own_chances()).reaches[1]
+    return _offer(chances, OwnChances()).reaches[1]
 
 
 def _offer(chances: Chances, own: OwnChances) -> Offer:
     guess = TreeWalk(Tree.chain((0, 1), (1.0, 0.6)))
-    return offer_of(0, {1: guess}, chances, own, max_nodes=15, max_depth=15)
+    offer = Offer.of(0, {1: guess}, max_nodes=15, max_depth=15)
+    offer.weigh(chances, own)
+    return offer
 
 
 def test_an_unguessable_text_is_not_held_against_the_next_one() -> None:
-    chances = new_chances()
+    chances = Chances()
     for _ in range(10):
         _decoded(chances, (i % 5 < 3 for i in range(50)))
     good = _chance(chances)
@@ -375,7 +330,7 @@ def test_an_unguessable_text_is_not_held_against_the_next_one() -> None:
 
 
 def test_useless_guesses_are_found_out_over_some_texts() -> None:
-    chances = new_chances()
+    chances = Chances()
     for _ in range(6):
         _decoded(chances, [False] * 100)
     assert _chance(chances) < 0.15

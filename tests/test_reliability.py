@@ -21,7 +21,7 @@ from test_train_heads import run as trained
 
 
 def test_the_bins_are_those_in_which_chances_are_learnt() -> None:
-    assert EDGES == chances._EDGES
+    assert EDGES == chances.EDGES
 
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra"])

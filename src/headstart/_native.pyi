@@ -227,118 +227,127 @@ def grow(
     """Tokens, parents, probabilities and each walk's estimates, one a row, of the likeliest paths of what walks say."""
 
 @final
-class Chances:
-    """What all sequences have shown of estimates, by kind (headstart.plan.chances.Chances)."""
+class Step:
+    """A step of a ledger (headstart.plan.ledger.Step)."""
 
-    def __init__(self, edges: Sequence[float], priors: Sequence[float], forget: float, most: float) -> None: ...
     @property
-    def most(self) -> float:
-        """That a chance may be."""
+    def has_asked(self) -> bool:
+        """Whether anybody was asked."""
 
-    def scaled(self, kind: int, depth: int, estimate: float) -> float:
-        """The chance of a node at this depth once its parent is committed."""
+    @property
+    def has_offers(self) -> bool:
+        """Whether anybody said anything that might be worth a row."""
 
-    def observe(self, kind: int, depth: int, estimate: float, is_hit: bool, factor: float = 1.0) -> None:
-        """A node with a committed parent was committed itself, or not."""
+    @property
+    def num_drafted(self) -> int:
+        """Rows that drafts were given."""
 
-@final
-class OwnChances:
-    """What one sequence has shown beside that (headstart.plan.chances.OwnChances)."""
+    def due(self) -> list[int]:
+        """Places of the members that may be asked."""
 
-    def __init__(self, prior: float, forget: float) -> None: ...
-    def factor(self, kind: int) -> float:
-        """What to scale a kind's chances by."""
+    def choose(self, place: int) -> tuple[tuple[int, ...], tuple[int, ...], float]:
+        """For which sequences this member is asked, how many nodes each, and when its levels end."""
 
-    def observe(self, kind: int, chance: float, is_hit: bool) -> None:
-        """A node with this chance was committed or not."""
+    def told(self, place: int, first_estimates: Sequence[float], seconds: float, num_passes: int) -> None:
+        """It said something, and took so long."""
 
-@final
-class Offer:
-    """What the members offer together for one sequence (headstart.plan.offer.Offer)."""
+    def worth_offering(self) -> list[int]:
+        """Entries of which somebody said something that might be worth a row."""
 
-    def __init__(
+    def limits_of(self, entry: int) -> tuple[int, float]:
+        """Nodes that the entry's offer may have, and the reach that they must have."""
+
+    def offer(self, entry: int, walks: Sequence[Walk], bits: Sequence[int]) -> None:
+        """Make one tree of these members' walks."""
+
+    def offer_grown(
         self,
+        entry: int,
         tokens: Sequence[int],
         parents: Sequence[int],
         probabilities: Sequence[float],
         estimates: Sequence[Sequence[float]],
         bits: Sequence[int],
-    ) -> None: ...
-    @staticmethod
-    def grown(
-        root: int,
-        walks: Sequence[Walk],
-        bits: Sequence[int],
-        max_nodes: int,
-        max_depth: int,
-        least_reach: float,
-        certain: float,
-    ) -> Offer:
-        """The likeliest paths of what the walks say."""
+    ) -> None:
+        """Take a tree that was grown elsewhere."""
 
-    @property
-    def reaches(self) -> tuple[float, ...]:
-        """Of being committed, a row each; empty before it was weighed."""
+    def pass_by(self) -> None:
+        """Nobody's nodes earn anything."""
 
-    def weigh(self, chances: Chances, own: OwnChances) -> None:
-        """Find every node's kind, chance and reach."""
+    def share_out(self, overhead: float) -> None:
+        """Give the nodes of all sequences their rows."""
 
-    def draft(self, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-        """Tokens, parents and chances of these rows, the root before them."""
+    def draft(self, entry: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]] | None:
+        """Tokens, parents and chances of what a sequence was given."""
 
-    def estimates(self, rows: Sequence[int], bit: int) -> tuple[float, ...]:
-        """What a member said of these rows, behind a 1 for the root."""
+    def observe(self, keys: Sequence[int], tokens: Sequence[Sequence[int]], seconds: float) -> None:
+        """What these sequences committed."""
 
-    def share(self, rows: Sequence[int], bit: int, cheaper: int) -> tuple[float, int, int]:
-        """The reaches, summed, and the number of rows that a member named and no cheaper one; the number of all it named."""
+    def estimates(self, key: int, place: int) -> tuple[float, ...] | None:
+        """What a member said of the rows of a draft, behind a 1 for the root."""
 
-    def learn(self, committed: Sequence[int], chances: Chances, own: OwnChances) -> list[int]:
-        """Judge all nodes whose parent was committed; the rows that were right."""
+    def was_asked(self, place: int) -> bool:
+        """Whether this member was."""
+
+    def charge(self, seconds: float) -> None:
+        """Charge those who were asked for what drafting took beside their calls."""
 
 @final
-class StepCost:
-    """Seconds of a step by its rows, as well as they are known now (headstart.plan.stepcost.StepCost)."""
+class Ledger:
+    """What auto knows and how it decides by it (headstart.plan.ledger.Ledger)."""
 
     def __init__(
         self,
+        num_members: int,
         rows: Sequence[int],
         seconds: Sequence[float],
-        context: float,
-        row_position_seconds: float,
-        *,
-        slower: float,
-        faster: float,
-        scale_gain: float,
-        knot_gain: float,
-        stale_gain: float,
-        stale_steps: float,
-        least_share: float,
-        most_correction: float,
+        numbers: Mapping[str, float],
+        edges: Sequence[float],
+        priors: Sequence[float],
+        sure: Sequence[float],
     ) -> None: ...
     @property
-    def num_steps(self) -> int:
-        """Steps that were observed."""
+    def num_timed(self) -> int:
+        """Steps that T was learnt of."""
 
-    @property
-    def scale(self) -> float:
-        """How much slower than at load the machine is now (1: not at all)."""
+    def seconds(self, rows: int) -> float:
+        """T(rows) as it is now."""
 
-    def seconds(self, rows: int, positions: float | None = None) -> float:
-        """T(rows) behind so many cached positions a row (None: as profiled)."""
+    def begin(
+        self,
+        number: int,
+        keys: Sequence[int],
+        roots: Sequence[int],
+        max_nodes: Sequence[int],
+        max_depths: Sequence[int],
+        num_rows: int,
+        positions: float,
+    ) -> Step:
+        """The step of this number."""
 
-    def range(self, first: int, last: int, positions: float | None = None) -> list[float]:
-        """T of first to last rows."""
+    def is_idle(self, place: int, number: int) -> bool:
+        """Whether a member is off in a step, or must wait."""
 
-    def num_steps_unseen(self, rows: int) -> int:
-        """Steps since one with about so many rows was timed."""
+    def is_untried(self, place: int, keys: Sequence[int]) -> bool:
+        """Whether it waits for a place in one of these texts where it can show what it is worth."""
 
-    def observe(self, rows: int, seconds: float, positions: float | None = None) -> None:
-        """A step with so many rows took so long."""
+    def tried(self, place: int, seconds: float) -> None:
+        """A call before the first step took so long."""
 
-def allot(
-    reaches: Sequence[Sequence[float]], num_tokens: float, seconds: Sequence[float], margin: float
-) -> tuple[list[list[int]], float, float]:
-    """The rows to verify of each tree, the tokens that the step will give, and its seconds."""
+    def obeyed(self, place: int, num_sequences: int, seconds: float) -> None:
+        """A member was asked because there is no choice."""
+
+    def followed(self, place: int, num_verified: int, num_accepted: int) -> None:
+        """What became of such drafts."""
+
+    def forget(self, key: int) -> None:
+        """The sequence left."""
+
+    def num_sequences(self) -> int:
+        """Of which something is held."""
+
+    def describe(self, place: int) -> dict[str, Any]:
+        """A member's costs and earnings."""
 
 def argmax(logits: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Ids [n] of the largest of logits [S, V] in each of rows [n], ties to the lowest id."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from headstart.decode import Decoder
 from headstart.plan.controller import MAX_NODES, AutoProposer
-from headstart.plan.members import Member
 from headstart.plan.profile import Clock
 from headstart.plan.profile_cache import profile_of
 from headstart.proposers.base import Proposer
@@ -41,13 +40,13 @@ def automatic(target: Target, proposers: dict[str, Proposer], *, clock: Clock = 
     """
     profile = profile_of(target, clock=clock)
     calls = {name: _trial(target, proposer, clock) for name, proposer in proposers.items()}
-    members: dict[str, Member] = {}
-    for place, name in enumerate(sorted(calls, key=lambda name: min(calls[name], default=0.0))):
-        member = members[name] = Member(name, proposers[name], 1 << place)
+    names = sorted(calls, key=lambda name: min(calls[name], default=0.0))
+    steady = names.index(list(proposers)[-1]) if proposers else None  # not by cost, which the clock decides
+    auto = AutoProposer([(name, proposers[name]) for name in names], profile, steady=steady, clock=clock)
+    for place, name in enumerate(names):
         if calls[name]:
-            member.cost.observe(1, min(calls[name]))
-    steady = members[list(proposers)[-1]] if proposers else None  # not by cost, which the clock decides
-    return AutoProposer(list(members.values()), profile, steady=steady, clock=clock)
+            auto.ledger.tried(place, min(calls[name]))
+    return auto
 
 
 class _Timed:

@@ -23,8 +23,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headstart.proposers.compiled import native
-
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -48,15 +46,6 @@ def allot(reaches: Sequence[Sequence[float]], num_tokens: float, seconds: Sequen
     costs with k drafted nodes over all sequences, overhead included; nodes beyond its end are never chosen. ``margin``: share
     by which drafting must beat plain decoding, or nothing is drafted.
     """
-    if native:
-        return Budget(*native.allot(reaches, num_tokens, seconds, margin))
-    return allotted_in_python(reaches, num_tokens, seconds, margin)
-
-
-def allotted_in_python(
-    reaches: Sequence[Sequence[float]], num_tokens: float, seconds: Sequence[float], margin: float
-) -> Budget:
-    """What :func:`allot` does, where there is no engine; its definition."""
     offers = [offer for entry, tree in enumerate(reaches) for offer in _savings(entry, tree)]
     offers.sort()
     del offers[len(seconds) - 1 :]

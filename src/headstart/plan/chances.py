@@ -18,76 +18,39 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from typing import Protocol
 
-from headstart.proposers.compiled import native
-
-_EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
-_NUM_BINS = len(_EDGES) + 1
+EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
+_NUM_BINS = len(EDGES) + 1
 _NUM_DEPTHS = 3  # the third stands for all deeper ones
-_MIDDLES = (0.01, *((a + b) / 2 for a, b in itertools.pairwise(_EDGES)), 0.95)
+_MIDDLES = (0.01, *((a + b) / 2 for a, b in itertools.pairwise(EDGES)), 0.95)
 _PRIOR_OBSERVATIONS = 10.0
 _MIN_PRIOR, _MAX_PRIOR = 0.2, 2.0  # in expected hits
-_PRIORS = tuple(min(max(_PRIOR_OBSERVATIONS * middle, _MIN_PRIOR), _MAX_PRIOR) for middle in _MIDDLES) * _NUM_DEPTHS
+PRIORS = tuple(min(max(_PRIOR_OBSERVATIONS * middle, _MIN_PRIOR), _MAX_PRIOR) for middle in _MIDDLES) * _NUM_DEPTHS
 _FORGET = 0.996  # an observation
 _OWN_PRIOR, _OWN_FORGET = 1.0, 0.96
-_MOST = 0.98
+MOST = 0.98
+NUMBERS = {"forget": _FORGET, "most": MOST, "own_prior": _OWN_PRIOR, "own_forget": _OWN_FORGET}
+"""By the names that the engine has for them."""
 
 
-class Chances(Protocol):
+class Chances:
     """What all sequences together have shown, by kind."""
-
-    @property
-    def most(self) -> float:
-        """That a chance may be."""
-
-    def scaled(self, kind: int, depth: int, estimate: float) -> float:
-        """The chance of a node at this depth (1: the root's children) once its parent is committed."""
-
-    def observe(self, kind: int, depth: int, estimate: float, is_hit: bool, factor: float = 1.0) -> None:
-        """A node with a committed parent was committed itself, or not. ``factor``: the sequence's own, before this."""
-
-
-class OwnChances(Protocol):
-    """What one sequence has shown, beside what all have."""
-
-    def factor(self, kind: int) -> float:
-        """What to scale a kind's chances by."""
-
-    def observe(self, kind: int, chance: float, is_hit: bool) -> None:
-        """A node with this chance, by what all sequences showed, was committed or not."""
-
-
-def new_chances() -> Chances:
-    """With nothing seen yet."""
-    return native.Chances(_EDGES, _PRIORS, _FORGET, _MOST) if native else PythonChances()
-
-
-def new_own_chances() -> OwnChances:
-    """Of a sequence that has shown nothing yet."""
-    return native.OwnChances(_OWN_PRIOR, _OWN_FORGET) if native else PythonOwnChances()
-
-
-class PythonChances:
-    """:class:`Chances` where there is no engine; the definition of what it counts."""
-
-    most = _MOST
 
     def __init__(self) -> None:
         self._hits: dict[int, list[float]] = {}
         self._expected: dict[int, list[float]] = {}
 
     def scaled(self, kind: int, depth: int, estimate: float) -> float:
-        """What was seen of this place, beside the prior."""
+        """The chance of a node at this depth (1: the root's children) once its parent is committed."""
         hits = self._hits.get(kind)
         if hits is None:
-            return min(estimate, _MOST)
+            return min(estimate, MOST)
         place = _place(depth, estimate)
-        prior = _PRIORS[place]
-        return min(estimate * (prior + hits[place]) / (prior + self._expected[kind][place]), _MOST)
+        prior = PRIORS[place]
+        return min(estimate * (prior + hits[place]) / (prior + self._expected[kind][place]), MOST)
 
     def observe(self, kind: int, depth: int, estimate: float, is_hit: bool, factor: float = 1.0) -> None:
-        """Count it, and forget a little."""
+        """A node with a committed parent was committed itself, or not. ``factor``: the sequence's own, before this."""
         hits = self._hits.get(kind)
         if hits is None:
             hits = self._hits[kind] = [0.0] * (_NUM_BINS * _NUM_DEPTHS)
@@ -97,22 +60,22 @@ class PythonChances:
         expected[place] = _FORGET * expected[place] + min(estimate * factor, 1.0)
 
 
-class PythonOwnChances:
-    """:class:`OwnChances` where there is no engine; the definition of what it counts."""
+class OwnChances:
+    """What one sequence has shown, beside what all have."""
 
     def __init__(self) -> None:
         self._hits: dict[int, float] = {}
         self._expected: dict[int, float] = {}
 
     def factor(self, kind: int) -> float:
-        """Hits over expected hits."""
+        """What to scale a kind's chances by."""
         return (_OWN_PRIOR + self._hits.get(kind, 0.0)) / (_OWN_PRIOR + self._expected.get(kind, 0.0))
 
     def observe(self, kind: int, chance: float, is_hit: bool) -> None:
-        """Count it, and forget a little."""
+        """A node with this chance, by what all sequences showed, was committed or not."""
         self._hits[kind] = _OWN_FORGET * self._hits.get(kind, 0.0) + is_hit
         self._expected[kind] = _OWN_FORGET * self._expected.get(kind, 0.0) + chance
 
 
 def _place(depth: int, estimate: float) -> int:
-    return (min(depth, _NUM_DEPTHS) - 1) * _NUM_BINS + bisect_right(_EDGES, estimate)
+    return (min(depth, _NUM_DEPTHS) - 1) * _NUM_BINS + bisect_right(EDGES, estimate)

@@ -19,14 +19,14 @@ whose right guesses would have paid is repeated at once, so that text which beco
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headstart.proposers.base import GrowsByLevel, Observation, Proposer
+from headstart.proposers.base import Proposer
 
 NUM_SITUATIONS = 3
-_SURE = (0.3, 0.7)  # estimates that tell situations apart
+SURE = (0.3, 0.7)  # estimates that tell situations apart
 _COST_FORGET = 0.95
 _LEAST_VARIANCE = 0.01  # of the square of the mean: calls of less different sizes tell nothing of the shares
 _LEAST_SLOPE = 0.01  # of a call that is all the sequences': no call costs the same for any number
@@ -40,12 +40,36 @@ _UNTRIED = 3.0  # times its cost: what a member is believed to earn before it wa
 _LESS_WHERE_SURE = 0.4  # what a member earns where the cheaper ones are one step surer, until it is known
 _HIT_RATE, _MOST_LEAST_REACH = 0.5, 0.6  # of a first guess behind a drafted token; a surer level is always followed
 _PASSES_STEP = 0.05
-_FIRST_SIZE, _SPARE_SIZE, _GROWTH = 8, 3, 1.5
+_FIRST_SIZE, _SPARE_SIZE, _GROWTH, _SIZE_STEP = 8, 3, 1.5, 0.2
+NUMBERS = {
+    "cost_forget": _COST_FORGET,
+    "least_variance": _LEAST_VARIANCE,
+    "least_slope": _LEAST_SLOPE,
+    "most_over_cost": _MOST_OVER_COST,
+    "gain_step": _GAIN_STEP,
+    "probe_step": _PROBE_STEP,
+    "pooled_step": _POOLED_STEP,
+    "first_steps": _FIRST_STEPS,
+    "probe_share": _PROBE_SHARE,
+    "nearly": _NEARLY,
+    "min_probe_steps": _MIN_PROBE_STEPS,
+    "max_doublings": _MAX_DOUBLINGS,
+    "untried": _UNTRIED,
+    "less_where_sure": _LESS_WHERE_SURE,
+    "hit_rate": _HIT_RATE,
+    "most_least_reach": _MOST_LEAST_REACH,
+    "passes_step": _PASSES_STEP,
+    "first_size": _FIRST_SIZE,
+    "spare_size": _SPARE_SIZE,
+    "growth": _GROWTH,
+    "size_step": _SIZE_STEP,
+}
+"""By the names that the engine has for them."""
 
 
 def situation(surest: float) -> int:
     """How sure the surest of the cheaper members is of the next token: hardly, somewhat, very."""
-    return sum(surest >= border for border in _SURE)
+    return sum(surest >= border for border in SURE)
 
 
 class Cost:
@@ -129,22 +153,32 @@ class Earnings:
     saved_seconds: float = 0.0  # as planned, less rows, before the member's own cost
 
 
-class Member:
-    """A proposer with its books."""
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What must be known of a proposer to keep its books."""
 
-    def __init__(self, name: str, proposer: Proposer, bit: int) -> None:
+    name: str
+    hears_all: bool = False  # its own cache needs every step
+    reads_text_alone: bool = False  # and so need not be told what a step said
+
+    @classmethod
+    def of(cls, name: str, proposer: Proposer) -> Traits:
+        """A proposer's."""
+        return cls(name, getattr(proposer, "hears_all", False), getattr(proposer, "reads_text_alone", False))
+
+
+class Member:
+    """A proposer's books."""
+
+    def __init__(self, traits: Traits, bit: int) -> None:
         """``bit``: marks the member's nodes; cheaper members have lower ones."""
-        self.name, self.proposer, self.bit = name, proposer, bit
+        self.name, self.bit = traits.name, bit
         self.cost, self.earnings = Cost(), Earnings()
-        self.hears_all: bool = getattr(proposer, "hears_all", False)
-        self.reads_text_alone: bool = getattr(proposer, "reads_text_alone", False)
         self._pooled: list[float | None] = [None] * NUM_SITUATIONS
         self._due = 0
         self._doublings = 0
         self._allowance = 0.0  # seconds that asking may lose
         self._resumes = 0  # the step in which the allowance suffices, while it nearly earns its cost
-        self._leveled = proposer if isinstance(proposer, GrowsByLevel) else None
-        self._num_passes = self._passes_so_far()
         self._passes_a_call: float | None = None
 
     def least_reach(self, num_sequences: int, token_seconds: float, row_seconds: float) -> float:
@@ -238,17 +272,15 @@ class Member:
         self._pooled[where] = pooled + _POOLED_STEP * (gain - pooled)
         if is_probe and own > self.cost.seconds(1):
             self._due = 0
-        standing.size = max(num_verified, standing.size + 0.2 * (num_verified - standing.size))
+        standing.size = max(num_verified, standing.size + _SIZE_STEP * (num_verified - standing.size))
         self.earnings.saved_seconds += gain
 
-    def called(self, num_sequences: int, seconds: float, *, is_probe: bool) -> None:
-        """The member was asked for so many sequences."""
+    def called(self, num_sequences: int, seconds: float, num_passes: int = 0, *, is_probe: bool) -> None:
+        """The member was asked for so many sequences, and made so many passes."""
         self.cost.observe(num_sequences, seconds)
-        now = self._passes_so_far()
-        passes, self._num_passes = now - self._num_passes, now
-        if passes:
-            known = passes if self._passes_a_call is None else self._passes_a_call
-            self._passes_a_call = known + _PASSES_STEP * (passes - known)
+        if num_passes:
+            known = num_passes if self._passes_a_call is None else self._passes_a_call
+            self._passes_a_call = known + _PASSES_STEP * (num_passes - known)
         own = self.earnings
         own.num_calls += 1
         own.num_asked += num_sequences
@@ -263,13 +295,6 @@ class Member:
         own.num_obeyed += num_sequences
         own.seconds += seconds
 
-    def followed(self, observations: Iterable[Observation]) -> None:
-        """What became of drafts that it was asked for in this way."""
-        for observation in observations:
-            if not observation.is_of_prompt:
-                self.earnings.num_verified += observation.tree.num_drafted
-                self.earnings.num_accepted += len(observation.tree.followed(observation.tokens[:-1]))  # less the bonus
-
     def probe_again(self, step: int) -> None:
         """The last probe knew what came: ask again at once."""
         if self._due:
@@ -280,7 +305,6 @@ class Member:
         fixed, each = self.cost.line
         own = self.earnings
         return {
-            "proposer": self.name,
             "cost_ms": 1000 * (fixed + each),
             "cost_ms_fixed": 1000 * fixed,
             "cost_ms_per_sequence": 1000 * each,
@@ -294,9 +318,6 @@ class Member:
             "saved_ms": 1000 * own.saved_seconds,
             "is_on": not self._due,
         }
-
-    def _passes_so_far(self) -> int:
-        return self._leveled.num_passes if self._leveled else 0
 
     def _gain(self, standing: Standing, where: int) -> float:
         """Seconds that asking may save: as in this situation so far, else as a part of a similar one, else worth a trial."""

@@ -18,67 +18,32 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Protocol
 
 from headstart.plan.profile import Profile
-from headstart.proposers.compiled import native
 
 _SLOWER, _FASTER = 0.15, -0.35  # logarithms beyond which an error does not count
 _SCALE_GAIN = 0.04
 _KNOT_GAIN, _KNOT_GAIN_STALE, _STALE_STEPS = 0.08, 0.4, 100
 _LEAST_SHARE = 0.2  # a shorter context than the profile's takes something off, never all
 _MAX_CORRECTION = 3.0  # e^3: what no machine does between load and now
+NUMBERS = {
+    "slower": _SLOWER,
+    "faster": _FASTER,
+    "scale_gain": _SCALE_GAIN,
+    "knot_gain": _KNOT_GAIN,
+    "stale_gain": _KNOT_GAIN_STALE,
+    "stale_steps": _STALE_STEPS,
+    "least_share": _LEAST_SHARE,
+    "most_correction": _MAX_CORRECTION,
+}
+"""By the names that the engine has for them."""
 
 
-class StepCost(Protocol):
+class StepCost:
     """Seconds of a step by its rows, as well as they are known now."""
 
-    @property
-    def num_steps(self) -> int:
-        """Steps that were observed."""
-
-    @property
-    def scale(self) -> float:
-        """How much slower than at load the machine is now (1: not at all)."""
-
-    def seconds(self, rows: int, positions: float | None = None) -> float:
-        """T(rows) behind so many cached positions a row (None: as profiled)."""
-
-    def range(self, first: int, last: int, positions: float | None = None) -> list[float]:
-        """T of ``first`` to ``last`` rows."""
-
-    def num_steps_unseen(self, rows: int) -> int:
-        """Steps since one with about so many rows was timed."""
-
-    def observe(self, rows: int, seconds: float, positions: float | None = None) -> None:
-        """A step with so many rows took so long."""
-
-
-def new_step_cost(profile: Profile) -> StepCost:
-    """As profiled, with nothing observed yet."""
-    if native is None:
-        return PythonStepCost(profile)
-    return native.StepCost(
-        profile.rows,
-        profile.seconds,
-        profile.context,
-        profile.row_position_seconds,
-        slower=_SLOWER,
-        faster=_FASTER,
-        scale_gain=_SCALE_GAIN,
-        knot_gain=_KNOT_GAIN,
-        stale_gain=_KNOT_GAIN_STALE,
-        stale_steps=_STALE_STEPS,
-        least_share=_LEAST_SHARE,
-        most_correction=_MAX_CORRECTION,
-    )
-
-
-class PythonStepCost:
-    """:class:`StepCost` where there is no engine; the definition of what it learns."""
-
     def __init__(self, profile: Profile) -> None:
-        self._profile = profile
+        self.profile = profile
         self._rows = profile.rows
         self._scale = 0.0
         self._corrections = [0.0] * len(profile.rows)
@@ -88,15 +53,15 @@ class PythonStepCost:
 
     @property
     def scale(self) -> float:
-        """Of all row counts."""
+        """How much slower than at load the machine is now (1: not at all)."""
         return math.exp(self._scale)
 
     def seconds(self, rows: int, positions: float | None = None) -> float:
-        """One of a range."""
+        """T(rows) behind so many cached positions a row (None: as profiled)."""
         return self.range(rows, rows, positions)[0]
 
     def range(self, first: int, last: int, positions: float | None = None) -> list[float]:
-        """Between the profiled row counts, and behind them."""
+        """T of ``first`` to ``last`` rows."""
         rows, times, slope = self._rows, self._times or self._risen(), self._slope(positions)
         found, after = [], bisect_right(rows, first)
         for n in range(first, last + 1):
@@ -110,11 +75,11 @@ class PythonStepCost:
         return found
 
     def num_steps_unseen(self, rows: int) -> int:
-        """Since the nearest of them was timed."""
+        """Steps since one with about so many rows was timed."""
         return self.num_steps - max(self._last_seen[knot] for knot, weight in self._near(rows) if weight >= 0.5)
 
     def observe(self, rows: int, seconds: float, positions: float | None = None) -> None:
-        """Correct what is near, and the scale."""
+        """A step with so many rows took so long."""
         self.num_steps += 1
         near = self._near(rows)
         expected = sum(weight * self._knot(knot) for knot, weight in near)  # by these alone, or they would drift below others
@@ -140,10 +105,10 @@ class PythonStepCost:
         return self._times
 
     def _knot(self, place: int) -> float:
-        return self._profile.seconds[place] * math.exp(self._scale + self._corrections[place])
+        return self.profile.seconds[place] * math.exp(self._scale + self._corrections[place])
 
     def _slope(self, positions: float | None) -> float:
-        profile = self._profile
+        profile = self.profile
         return 0.0 if positions is None else profile.row_position_seconds * (positions - profile.context)
 
     def _near(self, rows: int) -> Sequence[tuple[int, float]]:
