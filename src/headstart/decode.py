@@ -336,6 +336,8 @@ class Decoder:
 
     def _retire(self, running: _Running) -> bool:
         """Drop generations that ended; whether any is left. The slot is freed with the last one."""
+        if running.generations and not any(generation.finished for generation in running.generations):
+            return True
         ended = [generation for generation in running.generations if generation.finished]
         running.generations = [generation for generation in running.generations if not generation.finished]
         if not running.generations:
@@ -390,12 +392,15 @@ def _judge(stats: Stats, tree: Tree, verdict: accept.Verdict, num_emitted: int) 
     if not tree.num_drafted:
         return
     estimates = tree.probabilities
+    reliability, ranks = stats.reliability.observe, stats.ranks.observe
     tried = zip((ROOT, *verdict.path[: num_emitted - 1]), (*verdict.path, None), strict=False)
     for depth, (row, accepted) in enumerate(tried):
-        children = sorted(tree.children[row], key=lambda child: -estimates[child])
+        children: ListOf[int] = tree.children[row]
+        if len(children) > 1:
+            children = sorted(children, key=lambda child: -estimates[child])
         for rank, child in enumerate(children):
-            stats.reliability.observe(estimates[child], child == accepted)
-            stats.ranks.observe(depth, rank, child == accepted)
+            reliability(estimates[child], child == accepted)
+            ranks(depth, rank, child == accepted)
 
 
 def _observation(generation: Generation, draft: accept.Draft, verdict: accept.Verdict, scored: Scored) -> Observation:

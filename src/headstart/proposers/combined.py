@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Protocol, cast
 
 from headstart.proposers.base import Observation, PromptChunk, Proposer, Sequence, pass_on_prompt
-from headstart.proposers.walk import SILENT, Estimates, Grown, TreeWalk, Walk, grow
+from headstart.proposers.walk import SILENT, Estimates, Grown, Walk, grow, walk_along
 from headstart.tree import ROOT, Tree
 
 
@@ -135,7 +135,7 @@ def walks_of(member: Proposer, sequences: ListOf[Sequence]) -> ListOf[Walk]:
     """One walk a sequence; a proposer that only makes trees walks along them."""
     if hasattr(member, "walks"):
         return cast(Walking, member).walks(sequences)
-    return [TreeWalk(tree) for tree in member.propose(sequences)]
+    return [walk_along(tree) for tree in member.propose(sequences)]
 
 
 def _own(tree: Tree, estimates: ListOf[Estimates] | None, place: int) -> Tree:

@@ -25,4 +25,6 @@ def asked_together(
         for observation, some in zip(together, rows, strict=True):
             yield observation, answer, slice(start, start + len(some))
             start += len(some)
+        if len(together) == len(observations):
+            return
         observations = [observation for observation in observations if observation.scored is not scored]

@@ -97,6 +97,13 @@ class TreeWalk:
         return native.TreeWalk(tree.tokens, tree.parents, tree.probabilities) if native and not tree.draws else None
 
 
+def walk_along(tree: Tree) -> Walk:
+    """The walk along a finished tree, in the engine if that can have it."""
+    walk = TreeWalk(tree)
+    compiled: Walk | None = walk.compiled()
+    return walk if compiled is None else compiled
+
+
 class DepthWalk:
     """Parallel guesses: what stands at each depth, whatever was drafted before."""
 

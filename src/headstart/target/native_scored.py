@@ -114,7 +114,9 @@ class NativeScored:
         return self._watched.chosen(self._result.states[[self._starts[entry] + row for entry, row in rows]], layers)
 
     def _places(self, rows: Sequence[Row]) -> NDArray[np.int64]:
-        first, scored = self._first_row, self._first_scored
-        if any(row < scored[entry] for entry, row in rows):
-            raise KeyError("a row before first_scored was not scored")
-        return np.array([first[entry] + row for entry, row in rows], dtype=np.int64)
+        first, scored, places = self._first_row, self._first_scored, list[int]()
+        for entry, row in rows:
+            if row < scored[entry]:
+                raise KeyError("a row before first_scored was not scored")
+            places.append(first[entry] + row)
+        return np.array(places, dtype=np.int64)
