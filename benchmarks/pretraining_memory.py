@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from headstart.measure.record import commit, machine, versions
+from headstart.measure.environment import commit, machine, versions
 from headstart.measure.report import check_writable, save_json
 from headstart.pretrain.model import FutureModel
 from headstart.pretrain.objective import backward

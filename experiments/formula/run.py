@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     wanted = parser.parse_args()
-    from headstart.measure.record import commit, machine, versions
+    from headstart.measure.environment import commit, machine, versions
     from headstart.measure.report import save_json
 
     code = runpy.run_path(str(CODE))

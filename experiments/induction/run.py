@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=400)
     wanted = parser.parse_args()
-    from headstart.measure.record import commit, machine, versions
+    from headstart.measure.environment import commit, machine, versions
     from headstart.measure.report import save_json
 
     setting = {"steps": wanted.steps, "sizes": SIZES, "training": TRAINING}

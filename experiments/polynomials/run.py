@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--samples", type=int, default=30_000)
     wanted = parser.parse_args()
-    from headstart.measure.record import commit, machine, versions
+    from headstart.measure.environment import commit, machine, versions
     from headstart.measure.report import save_json
 
     setting = {"steps": wanted.steps, "samples": wanted.samples, "model": MODEL}

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=700)
     wanted = parser.parse_args()
-    from headstart.measure.record import commit, machine, versions
+    from headstart.measure.environment import commit, machine, versions
     from headstart.measure.report import save_json
 
     record = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}

@@ -36,7 +36,7 @@ from headstart.tree import Tree
 _PLAIN_STEPS, _PLAIN_STEPS_CLEAR = 64, 256  # between timed plain steps; the second where drafts clearly pay
 _CLEAR = 1.3
 _WORTH_WEIGHING = 0.5  # of a row's price: an estimate may be that much too low
-_WAKING = 2  # steps in which nobody is asked, but all is heard, around one in which somebody is asked after a rest
+_WAKING = 1  # steps that are looked at for nothing behind one in which somebody is asked after a rest
 _MARGIN = 0.02  # planned gains below are as likely losses: the likeliest nodes are also the most overestimated ones
 _MAX_TIMED_ROWS = 4  # times the largest profiled count: steps that hold whole prompts say nothing of drafts
 _SMOOTHING = 0.1  # of what is averaged over steps

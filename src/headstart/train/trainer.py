@@ -15,6 +15,7 @@ the heads that are kept are those of the best measured L, not the last.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,6 +33,7 @@ from headstart.train.checkpoint import Progress, load_checkpoint, save_checkpoin
 from headstart.train.settings import TrainSettings
 
 Tensors = dict[str, Tensor]
+_TRIALS = 4  # steps that tell how long one takes
 _MARGIN = 0.95  # of the time left; measuring and writing take some
 
 
@@ -269,14 +271,14 @@ class Trainer(Generic[B]):
         return self._order
 
     def _seconds_a_step(self) -> float:
-        """A trial step's time, without an update; the second of two, since the first one warms caches."""
+        """A trial step's time, without an update: the median behind the first, which warms caches; one may meet a pause."""
         batches = self._batches(0)
-        seconds = 0.0
-        for number in range(2):
+        times = []
+        for number in range(_TRIALS):
             began = time.monotonic()
             batch = self._batch(batches[number % len(batches)])
             if any(self.objective.num_targets(batch)):
                 self.objective.backward(self.tensors, batch, torch.Generator().manual_seed(number))
-            seconds = time.monotonic() - began
+            times.append(time.monotonic() - began)
         self.optimizer.zero_grad(set_to_none=True)
-        return max(seconds, 1e-6)
+        return max(statistics.median(times[1:]), 1e-6)
