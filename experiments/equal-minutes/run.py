@@ -1,4 +1,4 @@
-"""Sequential heads against parallel ones: trained on the same text for the same minutes, which give more tokens a second?
+"""Sequential heads against parallel ones, trained on the same text for the same minutes: L and tokens a second.
 
     python experiments/equal-minutes/run.py FOLDER PROMPTS [--limit N] [--minutes-of-cpu MEDUSA HYDRA]
 
@@ -29,15 +29,16 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--minutes-of-cpu", nargs=2, type=float, metavar=("MEDUSA", "HYDRA"), required=True)
     given = parser.parse_args()
-    from headstart.measure.prompts import prompt_set
     from headstart.measure.environment import commit, machine, versions
+    from headstart.measure.prompts import prompt_set
     from headstart.measure.report import save_json
 
     chosen = prompt_set(given.prompts, given.limit)
     trained = {}
     for kind, minutes in zip(KINDS, given.minutes_of_cpu, strict=True):
         shutil.copyfile(given.folder / kind / "training.json", RESULT.with_name(f"{kind}.json"))
-        trained[kind] = about(json.loads(RESULT.with_name(f"{kind}.json").read_text(encoding="utf-8"))) | {"cpu_minutes": minutes}
+        training = json.loads(RESULT.with_name(f"{kind}.json").read_text(encoding="utf-8"))
+        trained[kind] = about(training) | {"cpu_minutes": minutes}
     decoded = {dtype: compared(given.folder, dtype, [prompt.content for prompt in chosen.prompts]) for dtype in DTYPES}
     save_json(
         RESULT,
@@ -108,7 +109,9 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
     for way in next(iter(result["decoded"].values()))["ways"]:
         kind, _, nodes = way.partition(":")
         own = result["trained"].get(kind)
-        row = [kind, *(["", "", "", ""] if own is None else [f"{own['cpu_minutes']:.1f}", str(own["steps"]), str(own["places"]), nodes])]
+        row = [kind, "", "", "", nodes]
+        if own is not None:
+            row[1:4] = f"{own['cpu_minutes']:.1f}", str(own["steps"]), str(own["places"])
         for decoded in result["decoded"].values():
             found = decoded["ways"][way]
             row += [f"{found['acceptance_length']:.2f}", f"{found['tokens_per_second']:.0f}", f"{found['over_plain']:.2f}"]
