@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace headstart {
 
@@ -40,6 +41,24 @@ void write_row(std::int64_t head_size, std::byte* keys, std::byte* values, std::
 
 }  // namespace
 
+Buffer ChunkShelf::take(std::size_t bytes) {
+  if (idle_.empty()) return Buffer(bytes);
+  Buffer chunk = std::move(idle_.back());
+  idle_.pop_back();
+  num_bytes_ -= chunk.size();
+  return chunk;
+}
+
+void ChunkShelf::give(Buffer chunk) noexcept {
+  if (idle_.size() == kMostChunks || num_bytes_ + chunk.size() > kMostBytes) return;
+  num_bytes_ += chunk.size();
+  idle_.push_back(std::move(chunk));
+}
+
+SlotCache::~SlotCache() {
+  for (Buffer& chunk : chunks_) shelf_.give(std::move(chunk));
+}
+
 std::size_t SlotCache::offset(std::int64_t layer, std::int64_t kv_head, std::int64_t positions) const {
   return 2 * static_cast<std::size_t>(layer * shape_.num_kv_heads + kv_head) * shape_.head_bytes(positions);
 }
@@ -49,7 +68,7 @@ void SlotCache::reserve(std::int64_t num_positions, std::int64_t num_draft_rows)
   chunks_.reserve(num_chunks);
   addresses_.reserve(num_chunks);
   while (chunks_.size() < num_chunks) {
-    chunks_.emplace_back(shape_.bytes(kChunkPositions));
+    chunks_.push_back(shelf_.take(shape_.bytes(kChunkPositions)));
     addresses_.push_back(chunks_.back().data());
   }
   if (num_draft_rows <= draft_rows_) return;
@@ -117,7 +136,13 @@ void SlotCache::release_draft() {
 
 void SlotCache::copy(const SlotCache& other, std::int64_t length) {
   reserve(length, 0);
-  for (std::size_t i = 0; i < chunks_.size(); ++i) std::memcpy(chunks_[i].data(), other.chunks_[i].data(), chunks_[i].size());
+  const auto num_whole = static_cast<std::size_t>(length / kChunkPositions);
+  for (std::size_t i = 0; i < num_whole; ++i) std::memcpy(chunks_[i].data(), other.chunks_[i].data(), chunks_[i].size());
+  const std::int64_t rest = (length % kChunkPositions + kPanelPositions - 1) / kPanelPositions * kPanelPositions;
+  if (rest == 0) return;
+  const std::size_t half = shape_.head_bytes(kChunkPositions);  // keys, then values: both lie by ascending positions
+  for (std::size_t start = 0; start < shape_.bytes(kChunkPositions); start += half)
+    std::memcpy(chunks_[num_whole].data() + start, other.chunks_[num_whole].data() + start, shape_.head_bytes(rest));
 }
 
 std::size_t SlotCache::num_bytes() const { return chunks_.size() * shape_.bytes(kChunkPositions) + draft_.size(); }

@@ -31,9 +31,29 @@ struct CacheShape {
   }
 };
 
+// Chunks that closed slots gave back, for the next ones: the system takes longer to hand out and clear pages than a fork takes to
+// copy rows. What they held stays in them, as rejected drafts do in an open slot. Not thread-safe.
+class ChunkShelf {
+ public:
+  ChunkShelf() { idle_.reserve(kMostChunks); }
+  // All chunks of a shelf are of one size. std::bad_alloc
+  Buffer take(std::size_t bytes);
+  void give(Buffer chunk) noexcept;
+
+ private:
+  static constexpr std::size_t kMostChunks = 64, kMostBytes = std::size_t{64} << 20;
+
+  std::vector<Buffer> idle_;
+  std::size_t num_bytes_ = 0;
+};
+
 class SlotCache {
  public:
-  explicit SlotCache(const CacheShape& shape) : shape_(shape) {}
+  // The shelf must outlive the cache.
+  SlotCache(const CacheShape& shape, ChunkShelf& shelf) : shape_(shape), shelf_(shelf) {}
+  ~SlotCache();
+  SlotCache(const SlotCache&) = delete;
+  SlotCache& operator=(const SlotCache&) = delete;
 
   // Room for positions [0, num_positions) and for so many rows of a draft. std::bad_alloc leaves everything as it was.
   void reserve(std::int64_t num_positions, std::int64_t num_draft_rows);
@@ -59,6 +79,7 @@ class SlotCache {
   void move_rows(std::span<const std::int32_t> draft_rows, std::int64_t position);
 
   CacheShape shape_;
+  ChunkShelf& shelf_;
   std::vector<Buffer> chunks_;
   std::vector<const std::byte*> addresses_;  // of the chunks, as kernels want them
   Buffer draft_;

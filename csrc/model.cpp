@@ -31,7 +31,7 @@ Model::Slot& Model::find(std::int64_t slot) {
 
 std::int64_t Model::open() {
   const std::lock_guard guard(lock_);
-  slots_.emplace(next_slot_, std::make_unique<Slot>(shape()));
+  slots_.emplace(next_slot_, std::make_unique<Slot>(shape(), chunks_));
   return next_slot_++;
 }
 
@@ -44,7 +44,7 @@ void Model::close(std::int64_t slot) {
 std::int64_t Model::fork(std::int64_t slot) {
   const std::lock_guard guard(lock_);
   const Slot& source = find(slot);
-  auto copy = std::make_unique<Slot>(shape());
+  auto copy = std::make_unique<Slot>(shape(), chunks_);
   copy->cache.copy(source.cache, source.length);
   copy->length = source.length;
   slots_.emplace(next_slot_, std::move(copy));

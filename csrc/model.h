@@ -50,7 +50,7 @@ class Model {
 
  private:
   struct Slot {
-    explicit Slot(const CacheShape& shape) : cache(shape) {}
+    Slot(const CacheShape& shape, ChunkShelf& shelf) : cache(shape, shelf) {}
     SlotCache cache;
     std::int64_t length = 0;
     std::int64_t chain = 0;             // rows of the last forward that went straight into the cache
@@ -67,6 +67,7 @@ class Model {
   std::vector<std::int64_t> watched_;
   Profile profile_;
   std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
+  ChunkShelf chunks_;
   std::map<std::int64_t, std::unique_ptr<Slot>> slots_;
   std::int64_t next_slot_ = 0;
 };

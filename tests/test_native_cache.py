@@ -151,6 +151,22 @@ def test_a_fork_goes_its_own_way(model: _native.Model) -> None:
     equal(feed(model, twin, IDS[140:150])[0], feed(model, opened(model, IDS[:140]), IDS[140:150])[0])
 
 
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 127, 128, 129, 200])
+def test_memory_that_another_slot_held_changes_nothing(length: int) -> None:
+    fresh, used = (make_model(SIZES, "bfloat16", "bfloat16") for _ in range(2))
+    for _ in range(2):
+        gone = [opened(used, IDS[::-1]) for _ in range(3)]
+        for slot in gone:
+            used.close(slot)
+    assert used.cache_bytes() == 0
+    slots = {model: opened(model, IDS[:length]) for model in (fresh, used)}
+    twin = used.fork(slots[used])
+    expected = feed(fresh, slots[fresh], IDS[length:300])
+    for slot in (twin, slots[used]):
+        for mine, own in zip(feed(used, slot, IDS[length:300]), expected, strict=True):
+            np.testing.assert_array_equal(mine, own)
+
+
 def test_a_fork_between_forward_and_keep_has_the_committed_rows_alone(model: _native.Model) -> None:
     slot = opened(model, IDS[:20])
     forward(model, chain(slot, IDS[200:205]))
