@@ -119,7 +119,7 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
     prompts, machine = result["prompts"], result["machine"]
     how = (
         f"*{prompts['number']} prompts of {prompts['name']}, greedy, {result['tokens']} tokens, one sequence, native engine, "
-        f"{machine['threads']} threads; {machine['cpu']}, {machine['isa']}. Every answer is plain's.*"
+        f"{machine['cores']} cores; {machine['cpu']}. Every answer is plain's.*"
     )
     return header, rows, how
 
