@@ -2,7 +2,7 @@
 
     python experiments/equal-minutes/run.py FOLDER PROMPTS [--limit N] [--minutes-of-cpu MEDUSA HYDRA]
 
-FOLDER holds what the two commands of the README wrote: ``medusa/heads``, ``medusa/training.json``, and the same of ``hydra``.
+FOLDER holds what the two commands of the README wrote: ``medusa/heads`` and ``hydra/heads``.
 Both kinds decode each prompt beside plain decoding, in turns, at each draft size: greedy, native engine, one sequence. Every
 answer must be plain's. Tokens a second are over all prompts; a ratio is the median of the prompts' ratios.
 """
@@ -36,7 +36,7 @@ def main() -> None:
     chosen = prompt_set(given.prompts, given.limit)
     trained = {}
     for kind, minutes in zip(KINDS, given.minutes_of_cpu, strict=True):
-        shutil.copyfile(given.folder / kind / "training.json", RESULT.with_name(f"{kind}.json"))
+        shutil.copyfile(given.folder / kind / "heads" / "training.json", RESULT.with_name(f"{kind}.json"))
         training = json.loads(RESULT.with_name(f"{kind}.json").read_text(encoding="utf-8"))
         trained[kind] = about(training) | {"cpu_minutes": minutes}
     decoded = {dtype: compared(given.folder, dtype, [prompt.content for prompt in chosen.prompts]) for dtype in DTYPES}
