@@ -275,11 +275,12 @@ def joint(file: str) -> str:
             f"{point['perplexity_rise']:+.2%}",
             f"{point['divergence']:.4f}",
             f"{point['agreement']:.1%}",
+            f"{point.get('logit_factor', 1.0):.3f}",
         ]
         for point in record["progress"]["curve"]
     ]
     header = ["step", "places learned from", "L predicted, 16 rows", "first guess of head 1 right"]
-    header += ["perplexity of the base", "divergence, nats", "greedy agreement"]
+    header += ["perplexity of the base", "divergence, nats", "greedy agreement", "factor on its logits"]
     progress = record["progress"]
     how = (
         f"*{progress['step']} of {progress['total_steps']} planned steps, {progress['seconds'] / 60:.0f} minutes of the clock;"
@@ -288,26 +289,39 @@ def joint(file: str) -> str:
     return table(header, rows) + "\n\n" + how
 
 
+def heads_alone(file: str) -> str:
+    """How predicted L went while heads alone were trained on, as control of a joint run."""
+    record = read(file)
+    first, *rest = record["progress"]["curve"]
+    lengths = ", ".join(f"{point['length']:.3f} at step {point['step']}" for point in rest)
+    return (
+        f"Heads alone, {record['corpus']['documents']} documents, learning rate {record['settings']['learning_rate']}: L"
+        f" predicted {first['length']:.3f} before, {lengths}; kept is step {record['progress']['best_step']}."
+    )
+
+
 def joint_lengths(folder: str) -> str:
     """L by the real decoder before and after a joint run, from the records of ``benchmarks/acceptance_length.py``."""
     arms = {
         "dev-medusa1": "Medusa-1: the shipped heads, the original",
-        "dev-control": "Medusa-1: the same heads trained on over the same documents, the original",
-        "dev-medusa2": "Medusa-2: the tuned model",
+        "dev-medusa2": "Medusa-2: the tuned model and its heads",
+        "dev-uncalibrated": "Medusa-2: the earlier run, cut short, without the factor",
     }
     records = [read(f"{folder}/{name}.json") for name in arms]
     rows = []
     for name, record in zip(arms.values(), records, strict=True):
         found = record["proposers"]["medusa"]
-        rows.append(
-            [name, *(f"{found[key]['acceptance_length']:.3f}" for key in ("all", "not_looping")), str(found["all"]["steps"])]
-        )
+        lengths = [f"{found[key]['acceptance_length']:.3f}" for key in ("all", "not_looping")]
+        rows.append([name, *lengths, str(found["looping"]["prompts"]), str(found["all"]["steps"])])
     prompts = records[0]["prompts"]
     how = (
         f"*{prompts['number']} prompts of {prompts['name']}, greedy, {records[0]['dtype']}, engine {records[0]['engine']}, "
         f"{records[0]['rows']} rows a step, {records[0]['max_tokens']} tokens; {when(records[0])}.*"
     )
-    return table(["", "L", "L, outputs that do not loop", "steps"], rows) + "\n\n" + how
+    first, second = (record["proposers"]["medusa"]["by_category"] for record in records[:2])
+    better = sum(second[kind]["acceptance_length"] > first[kind]["acceptance_length"] for kind in first)
+    how += f" *The second has the higher L in {better} of {len(first)} categories.*"
+    return table(["", "L", "L, outputs that do not loop", "outputs that loop", "steps"], rows) + "\n\n" + how
 
 
 def joint_quality(file: str) -> str:
@@ -319,6 +333,22 @@ def joint_quality(file: str) -> str:
         f" {bounds['max_harm']:.0%}), divergence {quality['divergence']:.4f} nats a place (bound"
         f" {bounds['max_divergence']}), the same greedy token at"
         f" {quality['agreement']:.1%} of the places."
+    )
+
+
+def joint_unseen(file: str) -> str:
+    """What a joint run cost the base, on documents that nothing had seen, from the record of its ``quality.py``."""
+    record = read(file)
+    quality, bare, factor = record["quality"], record["without_factor"], record["logit_factor"]
+    without = (
+        f" Without the factor of {factor:.3f} on its logits: {bare['perplexity_rise']:+.2%} and {bare['divergence']:.4f} nats."
+    )
+    return (
+        f"On {record['corpus']['documents']} documents that neither the run nor its heads have seen, {quality['num_rows']}"
+        f" places: perplexity {quality['perplexity_before']:.3f} before and {quality['perplexity_after']:.3f} after"
+        f" ({quality['perplexity_rise']:+.2%}; standard error {quality['standard_error']:.2%}, over documents), divergence"
+        f" {quality['divergence']:.4f} nats a place, the same greedy token at {quality['agreement']:.1%} of the places."
+        f"{without if factor != 1 else ''} *{when(record)}*"
     )
 
 
@@ -433,8 +463,10 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "curve": curve,
     "writing": writing,
     "joint": joint,
+    "heads_alone": heads_alone,
     "joint_lengths": joint_lengths,
     "joint_quality": joint_quality,
+    "joint_unseen": joint_unseen,
     "pretraining_memory": pretraining_memory,
     "experiment": experiment,
     "usage": usage,
