@@ -10,7 +10,7 @@ import shlex
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,11 @@ from headstart.lossless import Difference
 from headstart.measure import measure
 from headstart.measure.cost import utilisation
 from headstart.measure.quality import Quality
+from headstart.measure.walkthrough import walkthrough
+from headstart.proposers.base import Observation
+from headstart.proposers.base import Sequence as InFlight
 from headstart.proposers.choose import Guesser
+from headstart.sampling import Sampling
 from headstart.target import loading
 from headstart.target.base import ModelSize
 from headstart.target.limits import Limits
@@ -37,6 +41,7 @@ from headstart.timings import Timings
 from headstart.train import train
 from headstart.train.data import read_jsonl
 from headstart.train.settings import TrainSettings
+from headstart.tree import Tree
 
 ROOT = Path(__file__).parent.parent
 TEXTS = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]}
@@ -213,11 +218,32 @@ def test_the_fields_of_a_measurement_are_the_documented_ones(tmp_path: Path) -> 
     prompts = _data("docs/measuring.md", tmp_path)
     report = measure(llm, prompts, proposers=["plain", "auto"], against="transformers", max_tokens=6, original=llm, price=1)
     found = set(_paths(json.loads(json.dumps(report.record))))
+    found |= set(_paths({"walkthrough": {"steps": walkthrough(_guessing(), [1, 2, 3], Sampling(max_tokens=4))}}))
     found |= {f"configurations[].quality.{entry.name}" for entry in fields(Quality)}
     found |= {f"configurations[].utilisation.{name}" for name in _utilisation()}
     found |= {f"configurations[].differences[].{name}" for name in Difference("1", 0, 1, 2, 0.1, 0.2).describe()}
     _, _, text = TEXTS["docs/measuring.md"].partition("## The record")
     assert found | {"machine.gpu"} == _documented(text)
+
+
+class _Guess:
+    """Drafts a token in every step; what ``auto`` drafts is up to the clock."""
+
+    name = "guess"
+
+    def propose(self, sequences: Sequence[InFlight]) -> list[Tree]:
+        return [Tree.chain([sequence.tokens[-1], 0][: 1 + sequence.max_nodes]) for sequence in sequences]
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        pass
+
+    def forget(self, key: int) -> None:
+        pass
+
+
+def _guessing() -> LLM:
+    loaded = tiny_loaded()
+    return LLM(loaded.target, loaded.tokenizer, Guesser("guess", _Guess(), 1), source=_source(loaded.source))
 
 
 def _utilisation() -> dict[str, float]:
